@@ -1,0 +1,56 @@
+"""Maskwright: pre-train, adapt, evaluate and run masked-language-model encoders.
+
+Names are imported when they are first used, so that `import maskwright` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "BERT": "maskwright.models.bert",
+    "BertConfig": "maskwright.models.bert",
+    "Callback": "maskwright.training.callbacks",
+    "Config": "maskwright.config",
+    "EarlyStopping": "maskwright.training.callbacks",
+    "History": "maskwright.training.history",
+    "InputError": "maskwright.errors",
+    "MaskedLanguageModel": "maskwright.objectives.masked_lm",
+    "ModelCheckpoint": "maskwright.training.callbacks",
+    "ModernBERT": "maskwright.models.modernbert",
+    "ModernBertConfig": "maskwright.models.modernbert",
+    "OptimizerConfig": "maskwright.config",
+    "PackedBatch": "maskwright.batch",
+    "RunError": "maskwright.errors",
+    "ScheduleConfig": "maskwright.config",
+    "TensorBoard": "maskwright.training.callbacks",
+    "Tokenizer": "maskwright.text.tokenizer",
+    "Trainer": "maskwright.training.trainer",
+    "TrainingConfig": "maskwright.config",
+    "calculate_perplexity": "maskwright.evaluation.perplexity",
+    "create_mlm_dataset": "maskwright.runs.quick",
+    "create_mlm_training_model": "maskwright.runs.quick",
+    "fill_mask": "maskwright.inference.fill_mask",
+    "load_config": "maskwright.config",
+    "load_tokenizer": "maskwright.text.tokenizer",
+    "mask_text": "maskwright.inference.fill_mask",
+    "predict_masked": "maskwright.inference.fill_mask",
+    "pretrain": "maskwright.runs.pretrain",
+    "train_tokenizer": "maskwright.text.training",
+    "visualize_mlm_predictions": "maskwright.inference.visualize",
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - the names are strings
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'maskwright' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,3 @@
+from maskwright.cli.app import main
+
+main()

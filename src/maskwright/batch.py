@@ -1,0 +1,148 @@
+"""The one batch type everything shares: rows of tokens, several documents to a row.
+
+B rows, S row length. A token attends only to tokens of its own document, so a padded batch is the special case
+of one document per row, followed by padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from maskwright.errors import InputError
+
+PADDING_DOCUMENT = 0
+IGNORED_LABEL = -100
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Token rows with their document layout; every field is (B, S) and integer."""
+
+    input_ids: Tensor
+    document_ids: Tensor
+    """0 for padding, else the number of the document within its row, from 1."""
+    positions: Tensor
+    """The place of a token within its document."""
+    sample_ids: Tensor
+    """The corpus-wide number of the sample a token comes from; masks are a function of it."""
+    token_type_ids: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.input_ids.ndim != 2:
+            raise InputError(f"input_ids has shape {tuple(self.input_ids.shape)}; expected (rows, length)")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and value.shape != self.input_ids.shape:
+                raise InputError(
+                    f"{field.name} has shape {tuple(value.shape)}, input_ids has {tuple(self.input_ids.shape)};"
+                    " both must be (rows, length)"
+                )
+
+    @property
+    def num_rows(self) -> int:
+        return self.input_ids.shape[0]
+
+    @property
+    def is_padding(self) -> Tensor:
+        return self.document_ids == PADDING_DOCUMENT
+
+    def num_tokens(self) -> int:
+        """Real tokens, padding not counted."""
+        return int((~self.is_padding).sum())
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def rows(self, start: int, stop: int) -> PackedBatch:
+        return self._map(lambda tensor: tensor[start:stop])
+
+    def with_input_ids(self, input_ids: Tensor) -> PackedBatch:
+        return replace(self, input_ids=input_ids)
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> PackedBatch:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: function(value) for name, value in given.items() if value is not None})
+
+
+def from_padded(
+    input_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    token_type_ids: Tensor | None = None,
+    sample_ids: Tensor | None = None,
+) -> PackedBatch:
+    """Read a padded batch as packed rows of one document each.
+
+    Without `sample_ids` (one per row) a sample is known by its content, so its masks do not depend on the batch.
+    """
+    if input_ids.ndim != 2:
+        raise InputError(f"input_ids has shape {tuple(input_ids.shape)}; expected (batch, length)")
+    is_real = torch.ones_like(input_ids) if attention_mask is None else (attention_mask != 0).to(input_ids.dtype)
+    if is_real.shape != input_ids.shape:
+        raise InputError(
+            f"attention_mask has shape {tuple(is_real.shape)}, input_ids has {tuple(input_ids.shape)};"
+            " both must be (batch, length)"
+        )
+    positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    row_ids = _content_ids(input_ids * is_real, positions) if sample_ids is None else sample_ids.long()
+    return PackedBatch(
+        input_ids=input_ids,
+        document_ids=is_real,
+        positions=positions,
+        sample_ids=row_ids[:, None].expand_as(input_ids),
+        token_type_ids=token_type_ids,
+    )
+
+
+def as_packed(batch: PackedBatch | Mapping[str, Tensor] | Tensor) -> PackedBatch:
+    """Accept what users hand over: a packed batch, a padded dictionary or bare ids."""
+    if isinstance(batch, PackedBatch):
+        return batch
+    if isinstance(batch, Tensor):
+        return from_padded(batch)
+    if not isinstance(batch, Mapping) or "input_ids" not in batch:
+        found = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
+        raise InputError(f"a batch needs the key 'input_ids', found {found}")
+    return from_padded(
+        batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids"), batch.get("sample_ids")
+    )
+
+
+def to_padded(batch: PackedBatch) -> tuple[dict[str, Tensor], Tensor]:
+    """One document per row, for encoders that know nothing of packing.
+
+    Returns the padded inputs and, for every token of the packed rows (row-major), its flat index in the padded ones;
+    padding tokens get index 0.
+    """
+    rows = torch.arange(batch.num_rows, device=batch.input_ids.device)[:, None]
+    documents_per_row = int(batch.document_ids.max()) + 1 if batch.document_ids.numel() else 1
+    keys = (rows * documents_per_row + batch.document_ids).flatten()
+    is_real = ~batch.is_padding.flatten()
+    unique_keys, document_of_token = torch.unique(keys[is_real], return_inverse=True)
+    positions = batch.positions.flatten()[is_real]
+    length = int(positions.max()) + 1 if positions.numel() else 1
+    num_documents = max(len(unique_keys), 1)
+    padded_index = document_of_token * length + positions
+
+    def spread(values: Tensor) -> Tensor:
+        out = values.new_zeros(num_documents * length)
+        out[padded_index] = values.flatten()[is_real]
+        return out.view(num_documents, length)
+
+    inputs = {"input_ids": spread(batch.input_ids), "attention_mask": spread(torch.ones_like(batch.input_ids))}
+    if batch.token_type_ids is not None:
+        inputs["token_type_ids"] = spread(batch.token_type_ids)
+    index = torch.zeros(batch.input_ids.numel(), dtype=torch.long, device=batch.input_ids.device)
+    index[is_real] = padded_index
+    return inputs, index
+
+
+def _content_ids(input_ids: Tensor, positions: Tensor) -> Tensor:
+    """A row's identity from its tokens; padding (id 0 here) adds nothing, so the padded length does not matter."""
+    multiplier = 0x9E3779B97F4A7C15 - (1 << 64)
+    mixed = (input_ids.long() + 1) * (2 * positions + 1) * multiplier
+    mixed = mixed ^ (mixed >> 29)
+    return torch.where(input_ids == 0, torch.zeros_like(mixed), mixed * multiplier).sum(dim=1)

@@ -1,0 +1,250 @@
+"""The typed description of a run: YAML, `a.b=c` on the command line and Python use the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from maskwright.errors import InputError
+from maskwright.presets import PRESETS
+from maskwright.storage import write_text
+from maskwright.suggestions import suggest
+
+BUILTIN_CORPUS = "builtin:python"
+
+
+class Section(BaseModel):
+    """A group of settings; unknown names are errors, and assignments are checked like the constructor's arguments."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, populate_by_name=True)
+
+
+class RunConfig(Section):
+    name: str = Field("run", pattern=r"^[\w.-]+$", description="The run's folder is OUT/NAME.")
+    out: str = Field("runs", description="The folder that holds runs.")
+    seed: int = Field(0, description="Decides weights, data order, masks and dropout.")
+
+
+class ModelConfig(Section):
+    """An encoder of a known size; every field after `from` overrides that size's value when it is set."""
+
+    family: Literal["bert", "modernbert"] = Field("bert", description="The architecture.")
+    variant: Literal["tiny", "small", "base", "large"] = Field("base", description="The size to start from.")
+    mlm_head_activation: str = Field("gelu", description="Activation of the prediction head.")
+    mlm_head_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of the prediction head.")
+    from_: str | None = Field(None, alias="from", description="Continue from this run, model folder or hub id.")
+    hidden_size: int | None = Field(None, ge=1, description="Width of the hidden states.")
+    num_hidden_layers: int | None = Field(None, ge=1, description="Number of layers.")
+    num_attention_heads: int | None = Field(None, ge=1, description="Attention heads; must divide the width.")
+    intermediate_size: int | None = Field(None, ge=1, description="Feed-forward width; grows with the width if unset.")
+    hidden_act: str | None = Field(None, description="Feed-forward activation.")
+    hidden_dropout_prob: float | None = Field(None, ge=0, lt=1, description="Dropout on hidden states.")
+    attention_probs_dropout_prob: float | None = Field(None, ge=0, lt=1, description="Dropout on attention weights.")
+    max_position_embeddings: int | None = Field(None, ge=1, description="Longest input; data.max_length if unset.")
+    initializer_range: float | None = Field(None, gt=0, description="Standard deviation of initial weights.")
+    layer_norm_eps: float | None = Field(None, gt=0, description="Added to the variance in norms.")
+    residual_init: Literal["normal", "zero"] | None = Field(None, description="zero: branches start as nothing.")
+    normalization_type: Literal["layer_norm", "rms_norm"] | None = Field(None, description="bert: kind of norm.")
+    use_stochastic_depth: bool | None = Field(None, description="bert: skip residual branches at random in training.")
+    stochastic_depth_rate: float | None = Field(None, ge=0, lt=1, description="bert: skip rate of the last layer.")
+    norm_bias: bool | None = Field(None, description="modernbert: biases in norms and head.")
+    local_attention: int | None = Field(None, ge=2, description="modernbert: tokens a local layer sees.")
+    global_attn_every_n_layers: int | None = Field(None, ge=1, description="modernbert: the others are local.")
+    global_rope_theta: float | None = Field(None, gt=0, description="modernbert: rotary base of global layers.")
+    local_rope_theta: float | None = Field(None, gt=0, description="modernbert: rotary base of local layers.")
+
+    def shape_overrides(self) -> dict[str, Any]:
+        """The encoder's settings that were set."""
+        own = {"family", "variant", "mlm_head_activation", "mlm_head_dropout", "from_"}
+        return self.model_dump(exclude=own, exclude_none=True)
+
+
+class TokenizerConfig(Section):
+    path: str | None = Field(None, description="A tokenizer.json or its folder; unset: train one on data.train.")
+    type: Literal["wordpiece", "word_level"] = Field("wordpiece", description="Kind to train.")
+    vocab_size: int = Field(30522, ge=6, description="Most tokens to learn.")
+    lowercase: bool = Field(True, description="Fold case (and accents, for wordpiece).")
+    min_frequency: int = Field(2, ge=1, description="Rarer words and pairs are not learnt.")
+
+
+class DataConfig(Section):
+    train: str = Field(BUILTIN_CORPUS, description="A text file, one document per line, or builtin:python.")
+    validation: str | None = Field(None, description="Held-out text file; unset: a share of the training documents.")
+    validation_share: float = Field(0.05, gt=0, lt=1, description="Share held out when no validation is given.")
+    max_length: int = Field(128, ge=3, description="Row length in tokens; longer documents are split.")
+    packing_window: int = Field(10_000, ge=1, description="Shuffled samples packed into rows together.")
+
+
+class MaskingConfig(Section):
+    strategy: Literal["token"] = Field("token", description="What is masked as a unit.")
+    selection: Literal["exact", "bernoulli"] = Field(
+        "exact", description="A fixed share per sample, or a coin per token."
+    )
+    ratio: float = Field(0.15, gt=0, le=1, description="Share of tokens to mask, at the start of the run.")
+    final_ratio: float | None = Field(None, gt=0, le=1, description="The share at the end; unset: the same.")
+    ratio_schedule: Literal["constant", "linear", "cosine", "step"] = Field(
+        "linear", description="The way from ratio to final_ratio."
+    )
+    random_token_ratio: float = Field(0.1, ge=0, le=1, description="Of the masked: replaced by a random token.")
+    unchanged_ratio: float = Field(0.1, ge=0, le=1, description="Of the masked: left as they are.")
+
+    @model_validator(mode="after")
+    def _check_split(self) -> MaskingConfig:
+        if self.random_token_ratio + self.unchanged_ratio > 1:
+            raise ValueError("random_token_ratio + unchanged_ratio exceeds 1; the rest becomes [MASK]")
+        return self
+
+
+class OptimizerConfig(Section):
+    type: Literal["adamw", "muon"] = Field("adamw", description="muon: matrices by Muon, the rest by AdamW.")
+    learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate of AdamW.")
+    muon_learning_rate: float = Field(0.02, gt=0, description="Peak learning rate of Muon's matrices.")
+    weight_decay: float = Field(0.01, ge=0, description="On matrices; never on norms, biases, embeddings.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's decay of the mean gradient.")
+    beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's decay of the mean squared gradient.")
+    epsilon: float = Field(1e-8, gt=0, description="AdamW's floor of the step's denominator.")
+    gradient_clipping_by_norm: float | None = Field(1.0, gt=0, description="Largest gradient norm; null: no clipping.")
+
+
+class ScheduleConfig(Section):
+    type: Literal["constant", "cosine_decay", "polynomial_decay", "wsd"] = Field(
+        "cosine_decay", description="Shape after the warm-up; wsd stays at the peak, then falls in a line."
+    )
+    warmup_steps: int | None = Field(None, ge=0, description="Steps up to the peak; unset: warmup_share of the run.")
+    warmup_share: float = Field(0.1, ge=0, lt=1, description="Share of the run spent rising to the peak.")
+    warmup_start_lr: float = Field(1e-8, ge=0, description="Learning rate of the first step.")
+    alpha: float = Field(1e-6, ge=0, le=1, description="Last learning rate, as a fraction of the peak.")
+    power: float = Field(1.0, gt=0, description="polynomial_decay: 1 is a straight line.")
+    decay_share: float = Field(0.2, gt=0, le=1, description="wsd: the share of the run, at its end, spent falling.")
+
+
+class TrainingConfig(Section):
+    mode: Literal["mlm"] = Field("mlm", description="The objective.")
+    epochs: int = Field(3, ge=1, description="Passes over the data.")
+    max_steps: int | None = Field(None, ge=1, description="Stop after this many steps.")
+    max_seconds: float | None = Field(
+        None, gt=0, description="Stop after this much training time; schedules follow it."
+    )
+    batch_tokens: int = Field(8192, ge=1, description="Tokens per optimizer step, padding included.")
+    micro_batch_tokens: int | None = Field(
+        None, ge=1, description="Tokens at a time in memory; unset: the whole batch."
+    )
+    log_every_steps: int = Field(10, ge=1, description="Steps between lines of metrics.jsonl.")
+    checkpoint_every_steps: int = Field(500, ge=1, description="Steps between checkpoints.")
+    keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints to keep.")
+    final_evaluation: bool = Field(True, description="Evaluate the whole validation set at the end.")
+    early_stopping_patience: int | None = Field(
+        None, ge=1, description="Stop after this many epochs without a better validation loss, and go back to the best."
+    )
+    tensorboard: bool = Field(False, description="Write TensorBoard events to the run folder.")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N.")
+
+
+class Config(Section):
+    """Everything that decides a run."""
+
+    preset: str | None = Field(None, description="Values to start from: " + ", ".join(PRESETS) + ".")
+    run: RunConfig = Field(default_factory=RunConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    masking: MaskingConfig = Field(default_factory=MaskingConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+
+    @classmethod
+    def from_preset(cls, name: str, overrides: Mapping[str, Any] | None = None) -> Config:
+        """A preset's values, with nested `overrides` on top."""
+        return build_config({**(overrides or {}), "preset": name})
+
+    def save(self, path: Path) -> None:
+        values = self.model_dump(by_alias=True)
+        write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+
+
+def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """A YAML file with `section.key=value` overrides on top; without a file, the quickstart."""
+    values = _read_yaml(Path(path)) if path is not None else {}
+    for override in overrides:
+        _apply_override(values, override)
+    if path is None:
+        values.setdefault("preset", "quickstart")
+    return build_config(values)
+
+
+def build_config(values: Mapping[str, Any]) -> Config:
+    """Check nested values, those of a preset underneath them."""
+    preset = values.get("preset")
+    if preset is not None:
+        if preset not in PRESETS:
+            raise InputError(f"no preset '{preset}'{suggest(str(preset), PRESETS)}")
+        values = _merge(PRESETS[preset], values)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise InputError(_explain(error)) from error
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(f"no configuration file at {path}")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise InputError(f"{path} holds a {type(values).__name__}; expected sections such as 'data:' and 'training:'")
+    return values
+
+
+def _apply_override(values: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise InputError(f"'{override}' is not an override; write section.key=value, such as training.epochs=5")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    *sections, name = key.split(".")
+    target = values
+    for section in sections:
+        target = target.setdefault(section, {})
+        if not isinstance(target, dict):
+            raise InputError(f"'{override}': {section} is not a section of the configuration")
+    target[name] = value
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        merged[key] = _merge(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _explain(error: ValidationError) -> str:
+    """The first problem as one sentence with the dotted key, the value found and what would do."""
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        *sections, name = problem["loc"]
+        return f"unknown configuration key '{key}'{suggest(str(name), _known_keys(sections))}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"configuration key '{key}' is {problem['input']!r}: {message}" if key else message
+
+
+def _known_keys(sections: Sequence[int | str]) -> list[str]:
+    section: type[BaseModel] = Config
+    for name in sections:
+        annotation = section.model_fields[str(name)].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        section = annotation
+    return [field.alias or name for name, field in section.model_fields.items()]

@@ -1,0 +1,25 @@
+"""Perplexity of a model on a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from torch import Tensor
+
+from maskwright.batch import PackedBatch, as_packed
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.training.evaluate import evaluate
+
+
+def calculate_perplexity(
+    mlm_model: MaskedLanguageModel,
+    dataset: Iterable[PackedBatch | Mapping[str, Tensor]],
+    num_batches: int | None = 100,
+) -> float:
+    """exp(mean loss) over the masked tokens of up to `num_batches` batches (None: all), masked at the model's ratio.
+
+    The masks are fixed: the same model on the same data gives the same figure.
+    """
+    batches = (as_packed(batch) for batch in islice(iter(dataset), num_batches))
+    return evaluate(mlm_model, batches, mask_ratio=mlm_model.mask_ratio).perplexity

@@ -1,0 +1,70 @@
+"""Attention within documents: the only place that knows rows hold several of them.
+
+B rows, S row length, D width, H attention heads, K head size.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from maskwright.models.layers import StackedLinear
+
+
+def build_attention_mask(document_ids: Tensor | None) -> Tensor | None:
+    """(B, 1, S, S), true where two tokens share a document; None when every row is one whole document.
+
+    Padding tokens share document 0 and attend to each other, so no row of the mask is empty.
+    """
+    if document_ids is None:
+        return None
+    return (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
+
+
+def limit_to_window(attention_mask: Tensor | None, positions: Tensor, half_window: int) -> Tensor:
+    """Narrow a mask to tokens at most `half_window` places apart; positions are (S,) or (B, S)."""
+    is_near = (positions[..., :, None] - positions[..., None, :]).abs() <= half_window
+    is_near = is_near[:, None] if is_near.ndim == 3 else is_near
+    return is_near if attention_mask is None else attention_mask & is_near
+
+
+class Rotation:
+    """Rotary position embedding (Su et al. 2021): turns pairs of query and key features by angles set by position."""
+
+    def __init__(self, positions: Tensor, head_size: int, theta: float) -> None:
+        frequencies = theta ** (
+            -torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float32) / head_size
+        )
+        angles = positions[..., None].float() * frequencies
+        angles = angles[:, None] if angles.ndim == 3 else angles
+        self.cosines = torch.cat([angles.cos(), angles.cos()], dim=-1)
+        self.sines = torch.cat([-angles.sin(), angles.sin()], dim=-1)
+
+    def apply(self, features: Tensor) -> Tensor:
+        """Rotate (B, H, S, K)."""
+        first, second = features.chunk(2, dim=-1)
+        swapped = torch.cat([second, first], dim=-1)
+        return (features * self.cosines + swapped * self.sines).to(features.dtype)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention with one product for query, key and value."""
+
+    def __init__(self, width: int, num_attn_heads: int, dropout: float, bias: bool = True) -> None:
+        super().__init__()
+        self.num_attn_heads = num_attn_heads
+        self.dropout = dropout
+        self.qkv = StackedLinear(width, width, num_stacked=3, bias=bias)
+        self.output = nn.Linear(width, width, bias=bias)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
+        rows, length, width = hidden.shape
+        qkv = self.qkv(hidden).view(rows, length, 3, self.num_attn_heads, width // self.num_attn_heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        if rotation is not None:
+            query, key = rotation.apply(query), rotation.apply(key)
+        attended = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=attention_mask, dropout_p=self.dropout if self.training else 0.0
+        )
+        return self.output(attended.transpose(1, 2).reshape(rows, length, width))

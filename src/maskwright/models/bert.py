@@ -1,0 +1,127 @@
+"""BERT (Devlin et al. 2018), written for packed rows.
+
+B rows, S row length, D width. Padded inputs are accepted at the public edge: a padded batch is a packed one with one
+document per row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from maskwright.models.attention import SelfAttention, build_attention_mask
+from maskwright.models.encoder import PackedEncoder, build_shape, check_choice, check_shape
+from maskwright.models.init import ResidualInit
+from maskwright.models.layers import NormalizationType, StochasticDepth, build_activation, build_norm
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The shape of a BERT encoder, under Hugging Face's names where it has one."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
+    normalization_type: NormalizationType = "layer_norm"
+    use_stochastic_depth: bool = False
+    stochastic_depth_rate: float = 0.1
+    residual_init: ResidualInit = "normal"
+
+    def __post_init__(self) -> None:
+        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "stochastic_depth_rate")
+        check_shape(self, rates, activation="hidden_act")
+        check_choice("normalization_type", self.normalization_type, ("layer_norm", "rms_norm"))
+
+
+class BertEmbeddings(nn.Module):
+    """The sum of word, position and segment embeddings, normalised."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = build_norm(config.normalization_type, config.hidden_size, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        segment = self.token_type.weight[0] if token_type_ids is None else self.token_type(token_type_ids)
+        return self.dropout(self.norm(self.word(input_ids) + segment + self.position(positions)))
+
+
+class BertLayer(nn.Module):
+    """Attention and feed-forward, each added to its input and normalised after."""
+
+    def __init__(self, config: BertConfig, stochastic_depth_rate: float) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.attention = SelfAttention(width, config.num_attention_heads, config.attention_probs_dropout_prob)
+        self.attention_norm = build_norm(config.normalization_type, width, config.layer_norm_eps)
+        self.up = nn.Linear(width, config.intermediate_size)
+        self.activation = build_activation(config.hidden_act)
+        self.down = nn.Linear(config.intermediate_size, width)
+        self.feed_forward_norm = build_norm(config.normalization_type, width, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.stochastic_depth = StochasticDepth(stochastic_depth_rate)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        attended = self.dropout(self.attention(hidden, attention_mask))
+        hidden = self.attention_norm(hidden + self.stochastic_depth(attended))
+        transformed = self.dropout(self.down(self.activation(self.up(hidden))))
+        return self.feed_forward_norm(hidden + self.stochastic_depth(transformed))
+
+
+class BERT(PackedEncoder):
+    """`from_variant`: `tiny` 4x256, `small` 6x512, `base` 12x768 or `large` 24x1024."""
+
+    config_class = BertConfig
+    variants: ClassVar = {
+        "tiny": build_shape(4, 256, 4, intermediate_size=1024),
+        "small": build_shape(6, 512, 8, intermediate_size=2048),
+        "base": build_shape(12, 768, 12, intermediate_size=3072),
+        "large": build_shape(24, 1024, 16, intermediate_size=4096),
+    }
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = BertEmbeddings(config)
+        self.layers = nn.ModuleList(
+            BertLayer(config, _depth_rate(config, index)) for index in range(config.num_hidden_layers)
+        )
+        self.reset_parameters()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embeddings.word
+
+    def residual_outputs(self) -> list[nn.Linear]:
+        layers = [layer for layer in self.layers if isinstance(layer, BertLayer)]
+        return [output for layer in layers for output in (layer.attention.output, layer.down)]
+
+    def encode_rows(
+        self, input_ids: Tensor, positions: Tensor, document_ids: Tensor | None, token_type_ids: Tensor | None
+    ) -> Tensor:
+        attention_mask = build_attention_mask(document_ids)
+        hidden: Tensor = self.embeddings(input_ids, positions, token_type_ids)
+        for layer in self.layers:
+            hidden = layer(hidden, attention_mask)
+        return hidden
+
+
+def _depth_rate(config: BertConfig, index: int) -> float:
+    """The rate grows linearly with depth, up to the one configured."""
+    if not config.use_stochastic_depth:
+        return 0.0
+    return config.stochastic_depth_rate * (index + 1) / config.num_hidden_layers

@@ -1,0 +1,145 @@
+"""What every native encoder has in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from maskwright.errors import InputError
+from maskwright.models.init import init_weights, zero_residual_outputs
+from maskwright.models.layers import ACTIVATIONS
+from maskwright.models.output import EncoderOutput
+from maskwright.suggestions import suggest
+
+
+class PackedEncoder(nn.Module, ABC):
+    """An encoder that reads packed rows: token ids (B, S) to hidden states (B, S, D).
+
+    Subclasses name their configuration class and their sizes, and build their parts from `config`.
+    """
+
+    config_class: ClassVar[type]
+    variants: ClassVar[dict[str, dict[str, int]]]
+    config: Any
+
+    @classmethod
+    def from_variant(cls, variant: str, **overrides: Any) -> Self:
+        """A named size, with any field of the configuration overridden."""
+        return cls(cls.build_config(variant, **overrides))
+
+    @classmethod
+    def build_config(cls, variant: str, **overrides: Any) -> Any:
+        if variant not in cls.variants:
+            raise InputError(f"no {cls.__name__} variant '{variant}'{suggest(variant, cls.variants)}")
+        known = [field.name for field in fields(cls.config_class)]
+        for name in overrides:
+            if name not in known:
+                raise InputError(f"{cls.__name__} has no option '{name}'{suggest(name, known)}")
+        shape = cls.variants[variant]
+        if "hidden_size" in overrides and "intermediate_size" not in overrides:
+            per_width = shape["intermediate_size"] / shape["hidden_size"]
+            overrides["intermediate_size"] = round(overrides["hidden_size"] * per_width)
+        return replace(cls.config_class(**shape), **overrides)
+
+    @classmethod
+    def from_pretrained(cls, folder_or_id: str | Path) -> Self:
+        """The encoder of a saved model, from a folder or a hub id."""
+        from maskwright.models.pretrained import load_encoder
+
+        encoder = load_encoder(folder_or_id)
+        if not isinstance(encoder, cls):
+            raise InputError(f"{folder_or_id} holds a {type(encoder).__name__}, not a {cls.__name__}")
+        return encoder
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the encoder alone in Hugging Face layout."""
+        from maskwright.models.pretrained import save_encoder
+
+        save_encoder(folder, self)
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.config.hidden_size)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.config.vocab_size)
+
+    @property
+    def mlm_head_bias(self) -> bool:
+        """Whether this family's prediction head has biases in its transform and norm."""
+        return True
+
+    @abstractmethod
+    def get_input_embeddings(self) -> nn.Embedding: ...
+
+    @abstractmethod
+    def residual_outputs(self) -> list[nn.Linear]:
+        """The last product of every residual branch."""
+
+    @abstractmethod
+    def encode_rows(
+        self, input_ids: Tensor, positions: Tensor, document_ids: Tensor | None, token_type_ids: Tensor | None
+    ) -> Tensor:
+        """Hidden states (B, S, D); positions are (S,) or (B, S), `document_ids` None when each row is one document."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
+    ) -> EncoderOutput:
+        """Padded use gives `attention_mask`; packed use gives `document_ids` and `positions`."""
+        if positions is None:
+            length = input_ids.shape[1]
+            if length > self.config.max_position_embeddings:
+                raise InputError(
+                    f"the input has {length} tokens, the model has {self.config.max_position_embeddings} positions;"
+                    " shorten the input or build the model with a larger max_position_embeddings"
+                )
+            positions = torch.arange(length, device=input_ids.device)
+        if document_ids is None and attention_mask is not None:
+            document_ids = attention_mask != 0
+        return EncoderOutput(last_hidden_state=self.encode_rows(input_ids, positions, document_ids, token_type_ids))
+
+    def reset_parameters(self) -> None:
+        init_weights(self, self.config.initializer_range)
+        if self.config.residual_init == "zero":
+            zero_residual_outputs(self.residual_outputs())
+
+
+def build_shape(layers: int, width: int, attn_heads: int, intermediate_size: int) -> dict[str, int]:
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "num_attention_heads": attn_heads,
+        "intermediate_size": intermediate_size,
+    }
+
+
+def check_shape(config: Any, rates: tuple[str, ...], activation: str) -> None:
+    """The checks every encoder's configuration shares; `rates` and `activation` name its fields of those kinds."""
+    for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
+        if getattr(config, name) < 1:
+            raise InputError(f"{name} is {getattr(config, name)}; it must be at least 1")
+    if config.hidden_size % config.num_attention_heads:
+        raise InputError(
+            f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads {config.num_attention_heads}"
+        )
+    for name in rates:
+        if not 0.0 <= getattr(config, name) < 1.0:
+            raise InputError(f"{name} is {getattr(config, name)}; it must lie in [0, 1)")
+    check_choice(activation, getattr(config, activation), ACTIVATIONS)
+    check_choice("residual_init", config.residual_init, ("normal", "zero"))
+
+
+def check_choice(name: str, value: str, known: Any) -> None:
+    if value not in known:
+        raise InputError(f"{name} is '{value}'{suggest(str(value), known)}")

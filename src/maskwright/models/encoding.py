@@ -1,0 +1,84 @@
+"""One way to run any encoder on packed rows.
+
+Ours read the rows as they are; a foreign encoder gets a padded view, one document per row, and its answer is laid
+back into the rows. B rows, S row length, D width.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskwright.batch import PackedBatch, to_padded
+from maskwright.errors import InputError
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.output import EncoderOutput
+
+
+def encode(encoder: nn.Module, batch: PackedBatch) -> Tensor:
+    """Hidden states (B, S, D) of a packed batch; those of padding tokens mean nothing."""
+    if isinstance(encoder, PackedEncoder):
+        output: EncoderOutput = encoder(
+            input_ids=batch.input_ids,
+            document_ids=batch.document_ids,
+            positions=batch.positions,
+            token_type_ids=batch.token_type_ids,
+        )
+        return output.last_hidden_state
+    inputs, index = to_padded(batch)
+    padded = call_foreign(encoder, inputs)
+    return padded.flatten(0, 1)[index].view(*batch.input_ids.shape, -1)
+
+
+def call_foreign(encoder: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Call an encoder by keywords if it takes them, else with the inputs as one dictionary."""
+    parameters = inspect.signature(encoder.forward).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if "input_ids" in parameters or takes_any:
+        accepted = {name: value for name, value in inputs.items() if takes_any or name in parameters}
+        return read_hidden_state(encoder(**accepted), encoder)
+    return read_hidden_state(encoder(dict(inputs)), encoder)
+
+
+def read_hidden_state(output: Any, encoder: nn.Module) -> Tensor:
+    """Find `last_hidden_state` in what an encoder returned."""
+    if isinstance(output, Mapping):
+        hidden, found = output.get("last_hidden_state"), f"keys {sorted(output)}"
+    else:
+        hidden, found = getattr(output, "last_hidden_state", None), f"a {type(output).__name__}"
+    if not isinstance(hidden, torch.Tensor):
+        raise InputError(
+            f"{type(encoder).__name__} returned {found} without 'last_hidden_state'; return a dictionary or an object"
+            " that has it, of shape (batch, length, hidden_size)"
+        )
+    return hidden
+
+
+def find_hidden_size(encoder: nn.Module) -> int:
+    for owner in (encoder, getattr(encoder, "config", None)):
+        hidden_size = getattr(owner, "hidden_size", None)
+        if isinstance(hidden_size, int):
+            return hidden_size
+    raise InputError(
+        f"{type(encoder).__name__} has no attribute 'hidden_size'; set it to the width of its last_hidden_state"
+    )
+
+
+def find_max_length(encoder: nn.Module) -> int | None:
+    """The longest input an encoder takes, if it says."""
+    limit = getattr(getattr(encoder, "config", None), "max_position_embeddings", None)
+    return limit if isinstance(limit, int) else None
+
+
+def find_input_embedding(encoder: nn.Module) -> nn.Embedding | None:
+    """The table that turns token ids into vectors: by the encoder's own word, else its largest embedding."""
+    get_input_embeddings: Any = getattr(encoder, "get_input_embeddings", None)
+    if get_input_embeddings is not None:
+        embedding = get_input_embeddings()
+        return embedding if isinstance(embedding, nn.Embedding) else None
+    embeddings = [module for module in encoder.modules() if isinstance(module, nn.Embedding)]
+    return max(embeddings, key=lambda embedding: embedding.num_embeddings, default=None)

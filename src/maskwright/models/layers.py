@@ -1,0 +1,47 @@
+"""Small layers that encoders are made of. B rows, S row length, D width."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+NormalizationType = Literal["layer_norm", "rms_norm"]
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "gelu": nn.GELU,
+    "gelu_new": lambda: nn.GELU(approximate="tanh"),  # type: ignore[dict-item]
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+
+
+def build_norm(normalization_type: NormalizationType, width: int, eps: float) -> nn.Module:
+    return nn.RMSNorm(width, eps=eps) if normalization_type == "rms_norm" else nn.LayerNorm(width, eps=eps)
+
+
+def build_activation(name: str) -> nn.Module:
+    return ACTIVATIONS[name]()
+
+
+class StackedLinear(nn.Linear):
+    """Several projections of one input computed as one product; optimizers may treat each block on its own."""
+
+    def __init__(self, in_features: int, out_features: int, num_stacked: int, bias: bool = True) -> None:
+        super().__init__(in_features, num_stacked * out_features, bias=bias)
+        self.num_stacked = num_stacked
+
+
+class StochasticDepth(nn.Module):
+    """Skips a residual branch for whole rows during training (Huang et al. 2016), scaled to keep its expectation."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, branch: Tensor) -> Tensor:
+        if not self.training or self.rate == 0.0:
+            return branch
+        kept = torch.rand(branch.shape[0], 1, 1, device=branch.device) >= self.rate
+        return branch * kept.to(branch.dtype) / (1.0 - self.rate)

@@ -1,0 +1,134 @@
+"""ModernBERT (Warner et al. 2024), written for packed rows.
+
+Rotary positions, gated feed-forward, norms before each branch, and global attention only in every n-th layer.
+B rows, S row length, D width, K head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from maskwright.errors import InputError
+from maskwright.models.attention import Rotation, SelfAttention, build_attention_mask, limit_to_window
+from maskwright.models.encoder import PackedEncoder, build_shape, check_shape
+from maskwright.models.init import ResidualInit
+from maskwright.models.layers import build_activation
+
+
+@dataclass(frozen=True)
+class ModernBertConfig:
+    """The shape of a ModernBERT encoder, under Hugging Face's names."""
+
+    vocab_size: int = 50368
+    hidden_size: int = 768
+    num_hidden_layers: int = 22
+    num_attention_heads: int = 12
+    intermediate_size: int = 1152
+    hidden_activation: str = "gelu"
+    max_position_embeddings: int = 8192
+    initializer_range: float = 0.02
+    norm_eps: float = 1e-5
+    norm_bias: bool = False
+    embedding_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    mlp_dropout: float = 0.0
+    local_attention: int = 128
+    """Tokens a local layer sees, half of them on each side."""
+    global_attn_every_n_layers: int = 3
+    global_rope_theta: float = 160_000.0
+    local_rope_theta: float = 10_000.0
+    pad_token_id: int = 0
+    residual_init: ResidualInit = "normal"
+
+    def __post_init__(self) -> None:
+        check_shape(self, ("embedding_dropout", "attention_dropout", "mlp_dropout"), activation="hidden_activation")
+        if self.hidden_size // self.num_attention_heads % 2:
+            raise InputError(
+                f"hidden_size {self.hidden_size} / num_attention_heads {self.num_attention_heads} is odd;"
+                " rotary positions need an even head size"
+            )
+
+    def is_global(self, layer: int) -> bool:
+        return layer % self.global_attn_every_n_layers == 0
+
+
+class ModernBertLayer(nn.Module):
+    """Two branches, each normalised before it and added to its input."""
+
+    def __init__(self, config: ModernBertConfig, index: int) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.is_global = config.is_global(index)
+        # The embeddings are normalised already, so the first attention takes them as they are.
+        self.attention_norm = _build_norm(config) if index else nn.Identity()
+        self.attention = SelfAttention(width, config.num_attention_heads, config.attention_dropout, bias=False)
+        self.attention_dropout = nn.Dropout(config.attention_dropout)
+        self.feed_forward_norm = _build_norm(config)
+        self.up = nn.Linear(width, 2 * config.intermediate_size, bias=False)
+        self.activation = build_activation(config.hidden_activation)
+        self.dropout = nn.Dropout(config.mlp_dropout)
+        self.down = nn.Linear(config.intermediate_size, width, bias=False)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None, rotation: Rotation) -> Tensor:
+        attended = self.attention(self.attention_norm(hidden), attention_mask, rotation)
+        hidden = hidden + self.attention_dropout(attended)
+        value, gate = self.up(self.feed_forward_norm(hidden)).chunk(2, dim=-1)
+        return hidden + self.down(self.dropout(self.activation(value) * gate))
+
+
+class ModernBERT(PackedEncoder):
+    """`from_variant`: `tiny` 4x256, `small` 6x512, and the published `base` 22x768 and `large` 28x1024."""
+
+    config_class = ModernBertConfig
+    variants: ClassVar = {
+        "tiny": build_shape(4, 256, 4, intermediate_size=384),
+        "small": build_shape(6, 512, 8, intermediate_size=768),
+        "base": build_shape(22, 768, 12, intermediate_size=1152),
+        "large": build_shape(28, 1024, 16, intermediate_size=2624),
+    }
+
+    def __init__(self, config: ModernBertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.embedding_norm = _build_norm(config)
+        self.dropout = nn.Dropout(config.embedding_dropout)
+        self.layers = nn.ModuleList(ModernBertLayer(config, index) for index in range(config.num_hidden_layers))
+        self.final_norm = _build_norm(config)
+        self.reset_parameters()
+
+    @property
+    def mlm_head_bias(self) -> bool:
+        return self.config.norm_bias
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.word
+
+    def residual_outputs(self) -> list[nn.Linear]:
+        layers = [layer for layer in self.layers if isinstance(layer, ModernBertLayer)]
+        return [output for layer in layers for output in (layer.attention.output, layer.down)]
+
+    def encode_rows(
+        self, input_ids: Tensor, positions: Tensor, document_ids: Tensor | None, token_type_ids: Tensor | None
+    ) -> Tensor:
+        """Segments (`token_type_ids`) do not exist in this family and change nothing."""
+        config = self.config
+        head_size = config.hidden_size // config.num_attention_heads
+        global_mask = build_attention_mask(document_ids)
+        global_rotation = Rotation(positions, head_size, config.global_rope_theta)
+        local_mask = limit_to_window(global_mask, positions, config.local_attention // 2)
+        local_rotation = Rotation(positions, head_size, config.local_rope_theta)
+        hidden: Tensor = self.dropout(self.embedding_norm(self.word(input_ids)))
+        for layer in self.layers:
+            if layer.is_global:
+                hidden = layer(hidden, global_mask, global_rotation)
+            else:
+                hidden = layer(hidden, local_mask, local_rotation)
+        return self.final_norm(hidden)
+
+
+def _build_norm(config: ModernBertConfig) -> nn.LayerNorm:
+    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, bias=config.norm_bias)

@@ -1,0 +1,139 @@
+"""Model folders: config.json and model.safetensors in, an encoder out, and back.
+
+A model that Hugging Face's architecture can express is written under its `model_type`, so that other tools read it;
+any other is written under a type of ours, so that they refuse it rather than compute something different.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from maskwright.errors import InputError
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.families import FAMILIES, Family, State, family_of
+from maskwright.storage import read_json, write_text
+from maskwright.suggestions import suggest
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+MODEL_FOLDER = "model"
+CHECKPOINTS_FOLDER = "checkpoints"
+OWN_TYPE_PREFIX = "maskwright_"
+OWN_KEY = "maskwright"
+"""The object in config.json with what Hugging Face's names do not cover."""
+
+
+def resolve_folder(folder_or_id: str | Path) -> Path:
+    """The model folder behind a model folder, a run, a checkpoint or a hub id.
+
+    An unfinished run stands for its newest checkpoint; a hub id is downloaded, weights and tokenizer files only.
+    """
+    folder = Path(folder_or_id)
+    if folder.is_dir():
+        return _find_model_folder(folder)
+    name = str(folder_or_id)
+    if folder.exists() or name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise InputError(f"no model folder at {name}")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "vocab.txt", "merges.txt"]))
+    except Exception as error:  # the hub client raises many kinds for "not there" and "not reachable"
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"'{name}' is neither a folder nor a model the hub could give: {reason}") from error
+
+
+def _find_model_folder(folder: Path) -> Path:
+    candidates = [folder, folder / MODEL_FOLDER]
+    candidates += [checkpoint / MODEL_FOLDER for checkpoint in list_checkpoints(folder / CHECKPOINTS_FOLDER)]
+    return next((candidate for candidate in candidates if (candidate / CONFIG_FILE).is_file()), folder)
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The `step-N` folders in a folder, newest first."""
+    checkpoints = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdigit()]
+    return sorted(checkpoints, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+
+
+def read_model_folder(folder: Path) -> tuple[dict[str, Any], State]:
+    """The configuration and the weights of a model folder, checked to be readable."""
+    config_file, weights_file = folder / CONFIG_FILE, folder / WEIGHTS_FILE
+    for file in (config_file, weights_file):
+        if not file.is_file():
+            raise InputError(f"{folder} is not a complete model folder: {file.name} is missing")
+    config = read_json(config_file)
+    try:
+        return config, load_file(weights_file)
+    except safetensors.SafetensorError as error:
+        raise InputError(f"{weights_file} is damaged ({error}); copy or export the model again") from error
+
+
+def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{WEIGHTS_FILE}.tmp"
+    # Copies of their own: safetensors refuses tensors that share memory, as the blocks of a stacked weight do.
+    separate = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
+    save_file(separate, temporary, metadata={"format": "pt"})
+    temporary.replace(folder / WEIGHTS_FILE)
+    write_text(folder / CONFIG_FILE, json.dumps(config, indent=2) + "\n")
+
+
+def load_into(module: nn.Module, state: Mapping[str, Tensor], source: Path) -> None:
+    """Fill a module, naming what is missing or of another shape."""
+    expected = module.state_dict()
+    missing = sorted(set(expected) - set(state))
+    if missing:
+        raise InputError(f"{source} lacks {len(missing)} weights of the model, first '{missing[0]}'")
+    for name, tensor in expected.items():
+        if state[name].shape != tensor.shape:
+            raise InputError(
+                f"{source}: '{name}' has shape {tuple(state[name].shape)}, the configuration says {tuple(tensor.shape)}"
+            )
+    module.load_state_dict({name: state[name] for name in expected})
+
+
+def find_family(config: Mapping[str, Any], folder: Path) -> Family:
+    model_type = str(config.get("model_type")).removeprefix(OWN_TYPE_PREFIX)
+    if model_type not in FAMILIES:
+        raise InputError(f"{folder / CONFIG_FILE} has model_type '{model_type}'{suggest(model_type, FAMILIES)}")
+    return FAMILIES[model_type]
+
+
+def describe_encoder(encoder: PackedEncoder, with_head: bool, is_expressible: bool = True) -> dict[str, Any]:
+    """config.json of a model."""
+    family = family_of(encoder)
+    values, own = family.split_config(encoder.config)
+    is_expressible = is_expressible and own.get("normalization_type", "layer_norm") == "layer_norm"
+    prefix = "" if is_expressible else OWN_TYPE_PREFIX
+    return {
+        "model_type": f"{prefix}{family.model_type}",
+        "architectures": [f"{prefix}{family.architectures[with_head]}"],
+        **values,
+        OWN_KEY: {"encoder": own},
+    }
+
+
+def build_encoder(config: Mapping[str, Any], folder: Path) -> PackedEncoder:
+    """The encoder a config.json describes, with fresh weights."""
+    family = find_family(config, folder)
+    return family.encoder_class(family.read_config(config, config.get(OWN_KEY, {}).get("encoder", {})))
+
+
+def load_encoder(folder_or_id: str | Path) -> PackedEncoder:
+    folder = resolve_folder(folder_or_id)
+    config, weights = read_model_folder(folder)
+    encoder = build_encoder(config, folder)
+    load_into(encoder, family_of(encoder).from_theirs(weights, list(encoder.state_dict())), folder / WEIGHTS_FILE)
+    return encoder.eval()
+
+
+def save_encoder(folder: str | Path, encoder: PackedEncoder) -> None:
+    weights = family_of(encoder).to_theirs(encoder.state_dict())
+    write_model_folder(Path(folder), describe_encoder(encoder, with_head=False), weights)

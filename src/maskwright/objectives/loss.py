@@ -1,0 +1,51 @@
+"""The loss as (sum, count): divided once, by whoever knows the whole batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from maskwright.batch import IGNORED_LABEL
+
+
+@dataclass(frozen=True)
+class LossSums:
+    """Sums over the labelled tokens of some batch; adding them up is exact for any split of the data."""
+
+    loss_sum: Tensor
+    num_correct: Tensor
+    num_labelled: Tensor
+
+
+def gather_labelled(hidden: Tensor, labels: Tensor, capacity: int | None = None) -> tuple[Tensor, Tensor]:
+    """Hidden states and labels of the labelled tokens alone: (M, D) and (M,), M masked slots.
+
+    With a `capacity` M is that number whatever the batch holds, so shapes are static and nothing waits for the device:
+    empty slots carry the ignored label, and labelled tokens beyond the capacity are left out.
+    """
+    flat_labels = labels.flatten()
+    is_labelled = flat_labels != IGNORED_LABEL
+    if capacity is None:
+        index = torch.nonzero(is_labelled).flatten()
+        return hidden.flatten(0, 1)[index], flat_labels[index]
+    slot = is_labelled.cumsum(0) - 1
+    slot = torch.where(is_labelled & (slot < capacity), slot, capacity)
+    tokens = torch.arange(len(flat_labels), device=labels.device)
+    index = torch.zeros(capacity + 1, dtype=torch.long, device=labels.device).scatter_(0, slot, tokens)
+    slot_labels = torch.full_like(index, IGNORED_LABEL).scatter_(0, slot, flat_labels)
+    return hidden.flatten(0, 1)[index[:capacity]], slot_labels[:capacity]
+
+
+def compute_loss_sums(logits: Tensor, labels: Tensor) -> LossSums:
+    """Cross-entropy of (M, V) logits against (M,) labels; M may be 0, and empty slots weigh nothing."""
+    logits = logits.float()
+    with torch.no_grad():
+        num_correct = (logits.argmax(dim=-1) == labels).sum()
+    return LossSums(
+        loss_sum=F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED_LABEL),
+        num_correct=num_correct,
+        num_labelled=(labels != IGNORED_LABEL).sum(),
+    )

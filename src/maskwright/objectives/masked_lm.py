@@ -1,0 +1,220 @@
+"""`MaskedLanguageModel`: any encoder, a prediction head, and the masked-language-model objective.
+
+B rows, S row length, D width, M masked slots, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from maskwright.batch import PackedBatch, as_packed, from_padded
+from maskwright.errors import InputError
+from maskwright.masking.tokens import CorruptedBatch, Selection, TokenMasker
+from maskwright.models.encoding import encode, find_hidden_size, find_input_embedding
+from maskwright.models.init import init_weights
+from maskwright.models.layers import ACTIVATIONS, build_activation
+from maskwright.models.output import MaskedLMOutput
+from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
+from maskwright.suggestions import suggest
+
+
+class MaskedLanguageModel(nn.Module):
+    """A masked-language-model head and objective around any encoder.
+
+    The encoder needs `hidden_size` and must return `last_hidden_state` of shape (batch, length, hidden_size). The
+    output projection shares the encoder's embedding table where the two have the same shape.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        vocab_size: int,
+        mask_ratio: float = 0.15,
+        mask_token_id: int = 103,
+        random_token_ratio: float = 0.1,
+        unchanged_ratio: float = 0.1,
+        special_token_ids: Sequence[int] = (),
+        mlm_head_activation: str = "gelu",
+        initializer_range: float = 0.02,
+        mlm_head_dropout: float = 0.1,
+        layer_norm_eps: float = 1e-12,
+        *,
+        tie_word_embeddings: bool = True,
+        selection: Selection = "exact",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        hidden_size = find_hidden_size(encoder)
+        _check_arguments(locals())
+        _check_embedding(encoder, vocab_size)
+        self.vocab_size = vocab_size
+        self.special_token_ids = tuple(sorted({int(token_id) for token_id in special_token_ids}))
+        self.mlm_head_activation = mlm_head_activation
+        self.initializer_range = initializer_range
+        self.seed = seed
+        self.mask_ratio = mask_ratio
+        self.masker = TokenMasker(
+            vocab_size, mask_token_id, self.special_token_ids, random_token_ratio, unchanged_ratio, selection
+        )
+        self._mask_calls = 0
+
+        self.encoder = encoder
+        head_bias = getattr(encoder, "mlm_head_bias", True)
+        self.mlm_dense = nn.Linear(hidden_size, hidden_size, bias=head_bias)
+        self.mlm_activation = build_activation(mlm_head_activation)
+        self.mlm_dropout = nn.Dropout(mlm_head_dropout)
+        self.mlm_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps, bias=head_bias)
+        self.mlm_output = nn.Linear(hidden_size, vocab_size)
+        for part in (self.mlm_dense, self.mlm_norm, self.mlm_output):
+            init_weights(part, initializer_range)
+        embedding = find_input_embedding(encoder)
+        if tie_word_embeddings and embedding is not None and embedding.weight.shape == self.mlm_output.weight.shape:
+            self.mlm_output.weight = embedding.weight
+
+    @property
+    def mask_ratio(self) -> float:
+        return self._mask_ratio
+
+    @mask_ratio.setter
+    def mask_ratio(self, ratio: float) -> None:
+        if not 0.0 < ratio <= 1.0:
+            raise InputError(f"mask_ratio is {ratio}; it must lie in (0, 1], BERT used 0.15")
+        self._mask_ratio = ratio
+
+    @property
+    def mlm_head_dropout(self) -> float:
+        return self.mlm_dropout.p
+
+    @mlm_head_dropout.setter
+    def mlm_head_dropout(self, rate: float) -> None:
+        _check_range("mlm_head_dropout", rate, "use 0.1 to pre-train, 0.05 to adapt")
+        self.mlm_dropout.p = rate
+
+    @property
+    def mask_token_id(self) -> int:
+        return self.masker.mask_token_id
+
+    @property
+    def is_tied(self) -> bool:
+        embedding = find_input_embedding(self.encoder)
+        return embedding is not None and embedding.weight is self.mlm_output.weight
+
+    def forward(
+        self,
+        input_ids: Tensor | Mapping[str, Tensor] | PackedBatch,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> MaskedLMOutput:
+        """Logits (B, S, V) of the input as it is, without masking.
+
+        With `labels` (-100 where there is nothing to predict) the mean loss is returned too; in training mode the
+        vocabulary projection then runs at labelled tokens only and no logits are returned.
+        """
+        if isinstance(input_ids, Tensor):
+            batch = from_padded(input_ids, attention_mask, token_type_ids)
+        else:
+            batch = as_packed(input_ids)
+        hidden = encode(self.encoder, batch)
+        output = MaskedLMOutput()
+        if labels is not None:
+            sums = self._score(hidden, labels)
+            output["loss"] = sums.loss_sum / sums.num_labelled.clamp(min=1)
+        if labels is None or not self.training:
+            output["logits"] = self.predict(hidden)
+        return output
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        """Vocabulary logits (..., V) of hidden states (..., D)."""
+        return self.mlm_output(self.mlm_norm(self.mlm_dropout(self.mlm_activation(self.mlm_dense(hidden)))))
+
+    def corrupt(self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None) -> CorruptedBatch:
+        """Mask a batch; the result depends on (seed, epoch, sample, position) and the ratio alone."""
+        return self.masker.corrupt(batch, self.mask_ratio if ratio is None else ratio, seed, epoch)
+
+    def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
+        """The objective: loss and hits summed over the masked tokens of a corrupted batch."""
+        # Static slots keep a GPU from waiting for the host; a CPU has nothing to wait for and skips the empty ones.
+        capacity = corrupted.num_slots if corrupted.labels.is_cuda else None
+        return self._score(encode(self.encoder, corrupted.batch), corrupted.labels, capacity)
+
+    def _score(self, hidden: Tensor, labels: Tensor, capacity: int | None = None) -> LossSums:
+        slots, slot_labels = gather_labelled(hidden, labels, capacity)
+        return compute_loss_sums(self.predict(slots), slot_labels)
+
+    def _mask_tokens(
+        self, inputs: Mapping[str, Tensor] | Tensor | PackedBatch, epoch: int | None = None
+    ) -> tuple[dict[str, Tensor] | PackedBatch, Tensor, Tensor]:
+        """Mask a batch in the layout it came in: (masked_inputs, labels, selected).
+
+        Each call masks anew; give `epoch` to get the masks of that epoch again.
+        """
+        if epoch is None:
+            epoch, self._mask_calls = self._mask_calls, self._mask_calls + 1
+        corrupted = self.corrupt(as_packed(inputs), self.seed, epoch)
+        if isinstance(inputs, PackedBatch):
+            return corrupted.batch, corrupted.labels, corrupted.selected
+        others = dict(inputs) if isinstance(inputs, Mapping) else {}
+        return {**others, "input_ids": corrupted.batch.input_ids}, corrupted.labels, corrupted.selected
+
+    def save_pretrained(self, folder: str | Path, tokenizer: Any = None) -> None:
+        """Write the whole model (and its tokenizer, if given) as a folder of safetensors and JSON."""
+        from maskwright.objectives.saving import save_masked_lm
+
+        save_masked_lm(folder, self, tokenizer)
+
+    @classmethod
+    def from_pretrained(cls, folder_or_id: str | Path, encoder: nn.Module | None = None) -> MaskedLanguageModel:
+        """Load a saved model; one around an encoder of your own needs that encoder, built as it was, as `encoder`."""
+        from maskwright.objectives.saving import load_masked_lm
+
+        return load_masked_lm(folder_or_id, encoder)
+
+
+def _check_arguments(arguments: Mapping[str, Any]) -> None:
+    vocab_size, mask_token_id = arguments["vocab_size"], arguments["mask_token_id"]
+    if not isinstance(vocab_size, int) or vocab_size < 2:
+        raise InputError(f"vocab_size is {vocab_size}; it must be an integer of at least 2, the tokenizer's size")
+    if not 0 <= mask_token_id < vocab_size:
+        raise InputError(
+            f"mask_token_id is {mask_token_id}, outside the vocabulary of {vocab_size} (0 to {vocab_size - 1});"
+            " give the tokenizer's mask_token_id"
+        )
+    for token_id in arguments["special_token_ids"]:
+        if not 0 <= token_id < vocab_size:
+            raise InputError(f"special token id {token_id} is outside the vocabulary of {vocab_size}")
+    random_ratio, unchanged_ratio = arguments["random_token_ratio"], arguments["unchanged_ratio"]
+    _check_range("random_token_ratio", random_ratio, "BERT used 0.1", inclusive=True)
+    _check_range("unchanged_ratio", unchanged_ratio, "BERT used 0.1", inclusive=True)
+    if random_ratio + unchanged_ratio > 1.0:
+        raise InputError(
+            f"random_token_ratio {random_ratio} + unchanged_ratio {unchanged_ratio} is"
+            f" {random_ratio + unchanged_ratio:g}; together they can be at most 1, the rest becomes [MASK]"
+        )
+    _check_range("mlm_head_dropout", arguments["mlm_head_dropout"], "use 0.1 to pre-train, 0.05 to adapt")
+    for name in ("initializer_range", "layer_norm_eps"):
+        if not arguments[name] > 0:
+            raise InputError(f"{name} is {arguments[name]}; it must be positive")
+    activation = arguments["mlm_head_activation"]
+    if activation not in ACTIVATIONS:
+        raise InputError(f"no activation '{activation}' for mlm_head_activation{suggest(activation, ACTIVATIONS)}")
+    if arguments["selection"] not in ("exact", "bernoulli"):
+        raise InputError(f"selection is '{arguments['selection']}'; known are exact, bernoulli")
+
+
+def _check_range(name: str, value: float, advice: str, inclusive: bool = False) -> None:
+    if not (0.0 <= value <= 1.0 if inclusive else 0.0 <= value < 1.0):
+        raise InputError(f"{name} is {value}; it must lie in [0, 1{']' if inclusive else ')'}; {advice}")
+
+
+def _check_embedding(encoder: nn.Module, vocab_size: int) -> None:
+    embedding = find_input_embedding(encoder)
+    if embedding is not None and embedding.num_embeddings < vocab_size:
+        raise InputError(
+            f"the encoder embeds {embedding.num_embeddings} tokens, vocab_size is {vocab_size};"
+            f" build the encoder with vocab_size={vocab_size}"
+        )

@@ -1,0 +1,169 @@
+"""Save and load a whole masked language model, its prediction head included."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from maskwright.errors import InputError
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.families import Family, State, family_of
+from maskwright.models.pretrained import (
+    CONFIG_FILE,
+    OWN_KEY,
+    WEIGHTS_FILE,
+    build_encoder,
+    describe_encoder,
+    load_into,
+    read_model_folder,
+    resolve_folder,
+    write_model_folder,
+)
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.text.tokenizer import as_tokenizer, load_tokenizer
+
+CUSTOM_TYPE = "maskwright_custom"
+_OUTPUT_WEIGHT = "mlm_output.weight"
+
+
+def save_masked_lm(folder: str | Path, model: MaskedLanguageModel, tokenizer: Any = None) -> None:
+    tokenizer = None if tokenizer is None else as_tokenizer(tokenizer)
+    if isinstance(model.encoder, PackedEncoder):
+        config = _describe(model, model.encoder)
+        weights = _to_theirs(model, model.encoder)
+    else:
+        config = {"model_type": CUSTOM_TYPE, "encoder_class": type(model.encoder).__name__, OWN_KEY: {}}
+        weights = {name: tensor for name, tensor in model.state_dict().items() if not _is_shared(model, name)}
+    config[OWN_KEY]["masked_lm"] = _settings(model)
+    if tokenizer is not None:
+        config |= {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
+        config |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+    write_model_folder(Path(folder), config, weights)
+    if tokenizer is not None:
+        tokenizer.save(folder)
+
+
+def load_masked_lm(folder_or_id: str | Path, encoder: nn.Module | None = None) -> MaskedLanguageModel:
+    folder = resolve_folder(folder_or_id)
+    config, weights = read_model_folder(folder)
+    settings = config.get(OWN_KEY, {}).get("masked_lm", {})
+    if config.get("model_type") != CUSTOM_TYPE:
+        settings = {**_guess_settings(folder, config), **settings}
+        model = _build(build_encoder(config, folder), settings, is_tied=config.get("tie_word_embeddings", True))
+    elif encoder is not None:
+        model = _build(encoder, settings, is_tied=_OUTPUT_WEIGHT not in weights)
+    else:
+        raise InputError(
+            f"{folder / CONFIG_FILE} is a model around a {config.get('encoder_class')}; build that encoder and"
+            " pass it as from_pretrained(folder, encoder=...)"
+        )
+    _fill(model, weights, folder)
+    return model.eval()
+
+
+def load_weights(model: MaskedLanguageModel, folder: Path) -> None:
+    """Fill a model of the same shape from a saved one."""
+    _fill(model, read_model_folder(folder)[1], folder)
+
+
+def _fill(model: MaskedLanguageModel, weights: State, folder: Path) -> None:
+    if isinstance(model.encoder, PackedEncoder):
+        family = family_of(model.encoder)
+        encoder_state = family.from_theirs(weights, list(model.encoder.state_dict()))
+        state = {f"encoder.{name}": tensor for name, tensor in encoder_state.items()}
+        state |= _find_head(model, family, weights, folder)
+    else:
+        state = dict(weights)
+    if model.is_tied:  # the embedding's own tensor, filled under the embedding's name
+        state[_OUTPUT_WEIGHT] = model.mlm_output.weight.detach()
+    load_into(model, state, folder / WEIGHTS_FILE)
+
+
+def _describe(model: MaskedLanguageModel, encoder: PackedEncoder) -> dict[str, Any]:
+    """config.json, with what the head adds to the encoder's under the family's names."""
+    config = encoder.config
+    head: dict[str, Any] = {"tie_word_embeddings": model.is_tied}
+    is_expressible = model.vocab_size == encoder.vocab_size
+    if family_of(encoder).model_type == "modernbert":
+        head |= {"classifier_bias": config.norm_bias, "classifier_activation": model.mlm_head_activation}
+        is_expressible &= model.mlm_norm.eps == config.norm_eps
+    else:
+        is_expressible &= model.mlm_norm.eps == config.layer_norm_eps
+        is_expressible &= model.mlm_head_activation == config.hidden_act
+    return describe_encoder(encoder, with_head=True, is_expressible=is_expressible) | head
+
+
+def _to_theirs(model: MaskedLanguageModel, encoder: PackedEncoder) -> State:
+    family = family_of(encoder)
+    weights = {f"{family.prefix}.{name}": value for name, value in family.to_theirs(encoder.state_dict()).items()}
+    for ours, theirs in _head_names(model, family).items():
+        weights[theirs] = model.state_dict()[ours]
+    if not model.is_tied:  # an untied output may carry its bias under the output's own name as well
+        weights[f"{family.head_modules['mlm_output']}.bias"] = model.mlm_output.bias
+    return weights
+
+
+def _find_head(model: MaskedLanguageModel, family: Family, weights: State, folder: Path) -> State:
+    names = _head_names(model, family)
+    if not any(theirs in weights for theirs in names.values()):
+        raise InputError(
+            f"{folder / WEIGHTS_FILE} holds an encoder without a masked-language-model head; load it with"
+            f" {family.encoder_class.__name__}.from_pretrained and wrap it in a new MaskedLanguageModel"
+        )
+    return {ours: weights[theirs] for ours, theirs in names.items() if theirs in weights}
+
+
+def _head_names(model: MaskedLanguageModel, family: Family) -> dict[str, str]:
+    """Our names of the head's own weights to theirs; a tied output weight is the embedding's."""
+    names = {}
+    for ours, theirs in family.head_modules.items():
+        for name, _ in getattr(model, ours).named_parameters():
+            if not _is_shared(model, f"{ours}.{name}"):
+                names[f"{ours}.{name}"] = f"{theirs}.{name}"
+    names["mlm_output.bias"] = family.output_bias
+    return names
+
+
+def _is_shared(model: MaskedLanguageModel, name: str) -> bool:
+    return model.is_tied and name == _OUTPUT_WEIGHT
+
+
+def _settings(model: MaskedLanguageModel) -> dict[str, Any]:
+    """The constructor's arguments, as plain values."""
+    return {
+        "vocab_size": model.vocab_size,
+        "mask_ratio": model.mask_ratio,
+        "mask_token_id": model.mask_token_id,
+        "random_token_ratio": model.masker.random_token_ratio,
+        "unchanged_ratio": model.masker.unchanged_ratio,
+        "special_token_ids": list(model.special_token_ids),
+        "mlm_head_activation": model.mlm_head_activation,
+        "initializer_range": model.initializer_range,
+        "mlm_head_dropout": model.mlm_head_dropout,
+        "layer_norm_eps": model.mlm_norm.eps,
+        "selection": model.masker.selection,
+        "seed": model.seed,
+    }
+
+
+def _guess_settings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a model that others made: its own configuration, and the special tokens of its tokenizer."""
+    settings = {
+        "vocab_size": config["vocab_size"],
+        "mlm_head_activation": config.get("classifier_activation", config.get("hidden_act", "gelu")),
+        "layer_norm_eps": config.get("norm_eps", config.get("layer_norm_eps", 1e-12)),
+    }
+    if (folder / "tokenizer.json").is_file():
+        tokenizer = load_tokenizer(folder)
+        settings |= {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": tokenizer.all_special_ids}
+    return settings
+
+
+def _build(encoder: nn.Module, settings: Mapping[str, Any], is_tied: bool) -> MaskedLanguageModel:
+    known = inspect.signature(MaskedLanguageModel).parameters
+    arguments = {name: value for name, value in settings.items() if name in known}
+    return MaskedLanguageModel(encoder, tie_word_embeddings=is_tied, **arguments)

@@ -1,0 +1,143 @@
+"""Parts that watch a run: override what you need, everything else does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from maskwright.errors import InputError
+
+if TYPE_CHECKING:
+    from maskwright.training.trainer import Trainer
+
+Metrics = Mapping[str, float]
+
+
+class Callback:
+    """Hooks of the training loop; `trainer` gives the model and the state, `trainer.stop_training = True` ends the run.
+
+    Metrics of a single step stay on the device; `on_log` gets them as numbers every `log_every_steps`.
+    """
+
+    trainer: Trainer
+
+    def on_train_begin(self) -> None: ...
+
+    def on_step_end(self, step: int) -> None: ...
+
+    def on_log(self, metrics: Metrics) -> None: ...
+
+    def on_epoch_end(self, epoch: int, metrics: Metrics) -> None: ...
+
+    def on_train_end(self) -> None: ...
+
+
+class ModelCheckpoint(Callback):
+    """Saves the whole model as a folder after each epoch; `{epoch:02d}` (from 1) and metrics fill the name."""
+
+    def __init__(
+        self,
+        filepath: str | Path,
+        monitor: str = "val_loss",
+        save_best_only: bool = False,
+        mode: Literal["auto", "min", "max"] = "auto",
+        tokenizer: Any = None,
+    ) -> None:
+        self.filepath = str(filepath)
+        self.save_best_only = save_best_only
+        self.tokenizer = tokenizer
+        self._best = _Best(monitor, mode)
+
+    def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
+        if self.save_best_only and not self._best.improves(metrics):
+            return
+        try:
+            folder = self.filepath.format(epoch=epoch + 1, **metrics)
+        except KeyError as error:
+            raise InputError(f"ModelCheckpoint's name uses {error}, known are epoch, {', '.join(metrics)}") from error
+        self.trainer.model.save_pretrained(folder, self.tokenizer)
+
+
+class EarlyStopping(Callback):
+    """Ends the run when `monitor` has not improved for `patience` epochs."""
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        patience: int = 0,
+        min_delta: float = 0.0,
+        mode: Literal["auto", "min", "max"] = "auto",
+        restore_best_weights: bool = False,
+    ) -> None:
+        self.patience = patience
+        self.restore_best_weights = restore_best_weights
+        self.stopped_epoch: int | None = None
+        self._best = _Best(monitor, mode, min_delta)
+        self._num_waits = 0
+        self._best_weights: dict[str, torch.Tensor] | None = None
+
+    def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
+        if self._best.improves(metrics):
+            self._num_waits = 0
+            if self.restore_best_weights:
+                state = self.trainer.model.state_dict()
+                self._best_weights = {name: tensor.detach().clone() for name, tensor in state.items()}
+            return
+        self._num_waits += 1
+        if self._num_waits >= max(self.patience, 1):
+            self.stopped_epoch = epoch
+            self.trainer.stop_training = True
+
+    def on_train_end(self) -> None:
+        if self._best_weights is not None:
+            self.trainer.model.load_state_dict(self._best_weights)
+
+
+class TensorBoard(Callback):
+    """Scalars for TensorBoard: per epoch, and with `update_freq="batch"` per log line too."""
+
+    def __init__(self, log_dir: str | Path = "logs", update_freq: Literal["epoch", "batch"] = "epoch") -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise InputError("TensorBoard needs an extra: pip install 'maskwright[track]'") from error
+        self.update_freq = update_freq
+        self._writer = SummaryWriter(str(log_dir))
+
+    def on_log(self, metrics: Metrics) -> None:
+        if self.update_freq == "batch":
+            self._write("step", metrics, int(metrics["step"]))
+
+    def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
+        self._write("epoch", metrics, epoch)
+
+    def on_train_end(self) -> None:
+        self._writer.close()
+
+    def _write(self, prefix: str, metrics: Metrics, step: int) -> None:
+        for name, value in metrics.items():
+            if name not in ("step", "epoch"):
+                self._writer.add_scalar(f"{prefix}/{name}", value, step)
+
+
+class _Best:
+    """The best value of one metric so far."""
+
+    def __init__(self, monitor: str, mode: Literal["auto", "min", "max"], min_delta: float = 0.0) -> None:
+        self.monitor = monitor
+        self._sign = -1.0 if mode == "max" or (mode == "auto" and "accuracy" in monitor) else 1.0
+        self._min_delta = abs(min_delta)
+        self._best = float("inf")
+
+    def improves(self, metrics: Metrics) -> bool:
+        if self.monitor not in metrics:
+            hint = "; give fit a validation set" if self.monitor.startswith("val_") else ""
+            raise InputError(f"no metric '{self.monitor}' to watch, known are {', '.join(metrics)}{hint}")
+        value = self._sign * metrics[self.monitor]
+        if value < self._best - self._min_delta:
+            self._best = value
+            return True
+        return False

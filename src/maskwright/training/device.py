@@ -1,0 +1,20 @@
+"""Where to compute."""
+
+from __future__ import annotations
+
+import torch
+
+from maskwright.errors import InputError
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the first GPU, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"training.device is '{name}'; known are auto, cpu, cuda and cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"training.device is '{name}', but this machine has no CUDA GPU; use auto or cpu")
+    return device
