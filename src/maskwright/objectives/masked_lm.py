@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from maskwright.batch import PackedBatch, as_packed, from_padded
+from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed, from_padded
 from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch, Selection, TokenMasker
 from maskwright.models.encoding import encode, find_hidden_size, find_input_embedding
@@ -122,8 +122,7 @@ class MaskedLanguageModel(nn.Module):
         hidden = encode(self.encoder, batch)
         output = MaskedLMOutput()
         if labels is not None:
-            sums = self._score(hidden, labels)
-            output["loss"] = sums.loss_sum / sums.num_labelled.clamp(min=1)
+            output["loss"] = _mean_loss(self._score(hidden, labels))
         if labels is None or not self.training:
             output["logits"] = self.predict(hidden)
         return output
@@ -141,6 +140,11 @@ class MaskedLanguageModel(nn.Module):
         # Static slots keep a GPU from waiting for the host; a CPU has nothing to wait for and skips the empty ones.
         capacity = corrupted.num_slots if corrupted.labels.is_cuda else None
         return self._score(encode(self.encoder, corrupted.batch), corrupted.labels, capacity)
+
+    def compute_loss(self, y: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy of logits (B, S, V) against ids (B, S), where `sample_weight` is true or y is not -100."""
+        labels = y if sample_weight is None else y.masked_fill(~sample_weight.bool(), IGNORED_LABEL)
+        return _mean_loss(compute_loss_sums(y_pred.flatten(0, -2), labels.flatten()))
 
     def _score(self, hidden: Tensor, labels: Tensor, capacity: int | None = None) -> LossSums:
         slots, slot_labels = gather_labelled(hidden, labels, capacity)
@@ -173,6 +177,11 @@ class MaskedLanguageModel(nn.Module):
         from maskwright.objectives.saving import load_masked_lm
 
         return load_masked_lm(folder_or_id, encoder)
+
+
+def _mean_loss(sums: LossSums) -> Tensor:
+    """Zero, not NaN, when nothing is labelled."""
+    return sums.loss_sum / sums.num_labelled.clamp(min=1)
 
 
 def _check_arguments(arguments: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from maskwright.models.pretrained import (
     WEIGHTS_FILE,
     build_encoder,
     describe_encoder,
+    find_family,
     load_into,
     read_model_folder,
     resolve_folder,
@@ -52,6 +53,7 @@ def load_masked_lm(folder_or_id: str | Path, encoder: nn.Module | None = None) -
     config, weights = read_model_folder(folder)
     settings = config.get(OWN_KEY, {}).get("masked_lm", {})
     if config.get("model_type") != CUSTOM_TYPE:
+        _check_has_head(find_family(config, folder), weights, folder)
         settings = {**_guess_settings(folder, config), **settings}
         model = _build(build_encoder(config, folder), settings, is_tied=config.get("tie_word_embeddings", True))
     elif encoder is not None:
@@ -75,7 +77,7 @@ def _fill(model: MaskedLanguageModel, weights: State, folder: Path) -> None:
         family = family_of(model.encoder)
         encoder_state = family.from_theirs(weights, list(model.encoder.state_dict()))
         state = {f"encoder.{name}": tensor for name, tensor in encoder_state.items()}
-        state |= _find_head(model, family, weights, folder)
+        state |= {ours: weights[name] for ours, name in _head_names(model, family).items() if name in weights}
     else:
         state = dict(weights)
     if model.is_tied:  # the embedding's own tensor, filled under the embedding's name
@@ -107,14 +109,12 @@ def _to_theirs(model: MaskedLanguageModel, encoder: PackedEncoder) -> State:
     return weights
 
 
-def _find_head(model: MaskedLanguageModel, family: Family, weights: State, folder: Path) -> State:
-    names = _head_names(model, family)
-    if not any(theirs in weights for theirs in names.values()):
+def _check_has_head(family: Family, weights: State, folder: Path) -> None:
+    if f"{family.head_modules['mlm_dense']}.weight" not in weights:
         raise InputError(
             f"{folder / WEIGHTS_FILE} holds an encoder without a masked-language-model head; load it with"
             f" {family.encoder_class.__name__}.from_pretrained and wrap it in a new MaskedLanguageModel"
         )
-    return {ours: weights[theirs] for ours, theirs in names.items() if theirs in weights}
 
 
 def _head_names(model: MaskedLanguageModel, family: Family) -> dict[str, str]:

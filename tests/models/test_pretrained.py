@@ -1,0 +1,178 @@
+"""Model folders: what is saved is what is loaded, and damage is named."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForMaskedLM
+
+from maskwright.errors import InputError
+from maskwright.models.bert import BERT
+from maskwright.models.families import FAMILIES
+from maskwright.models.pretrained import resolve_folder
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+
+SMALL = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+IDS = torch.randint(5, 60, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(params=[family.encoder_class for family in FAMILIES.values()], ids=lambda cls: cls.__name__)
+def model(request):
+    torch.manual_seed(0)
+    encoder = request.param.from_variant("tiny", **SMALL)
+    eps = getattr(encoder.config, "norm_eps", None) or encoder.config.layer_norm_eps
+    return MaskedLanguageModel(
+        encoder, 60, mask_token_id=4, special_token_ids=[0, 1, 2, 3, 4], layer_norm_eps=eps
+    ).eval()
+
+
+def test_whole_model_round_trip_is_bit_equal(model, tmp_path):
+    model.mask_ratio = 0.3
+    model.save_pretrained(tmp_path)
+    loaded = MaskedLanguageModel.from_pretrained(tmp_path)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name]), name
+    assert loaded.is_tied
+    assert loaded.mask_ratio == 0.3
+    assert loaded.special_token_ids == (0, 1, 2, 3, 4)
+    assert torch.equal(model(IDS).logits, loaded(IDS).logits)
+
+
+def test_encoder_alone_round_trip_is_bit_equal(model, tmp_path):
+    model.encoder.save_pretrained(tmp_path)
+    loaded = type(model.encoder).from_pretrained(tmp_path)
+    assert torch.equal(loaded(IDS).last_hidden_state, model.encoder(IDS).last_hidden_state)
+    assert loaded.config == model.encoder.config
+
+
+def test_encoder_can_be_taken_out_of_a_whole_model_folder(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    loaded = type(model.encoder).from_pretrained(tmp_path)
+    assert torch.equal(loaded(IDS).last_hidden_state, model.encoder(IDS).last_hidden_state)
+
+
+def test_transformers_reads_the_folder_with_equal_logits(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    theirs = AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(theirs(IDS).logits, model(IDS).logits, rtol=1e-5, atol=1e-5)
+    encoder = AutoModel.from_pretrained(tmp_path).eval()
+    hidden = encoder(IDS).last_hidden_state
+    torch.testing.assert_close(hidden, model.encoder(IDS).last_hidden_state, rtol=1e-5, atol=1e-5)
+
+
+def test_untied_output_survives_both_ways(model, tmp_path):
+    untied = MaskedLanguageModel(
+        model.encoder, 60, mask_token_id=4, layer_norm_eps=model.mlm_norm.eps, tie_word_embeddings=False
+    ).eval()
+    torch.nn.init.normal_(untied.mlm_output.bias)
+    untied.save_pretrained(tmp_path)
+    loaded = MaskedLanguageModel.from_pretrained(tmp_path)
+    assert not loaded.is_tied
+    assert torch.equal(loaded(IDS).logits, untied(IDS).logits)
+    theirs = AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(theirs(IDS).logits, untied(IDS).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_folder_holds_only_safetensors_and_json(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+    json.loads((tmp_path / "config.json").read_text())
+    assert load_file(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("encoder_options", "model_options"),
+    [
+        ({"normalization_type": "rms_norm"}, {}),
+        ({}, {"mlm_head_activation": "relu"}),
+        ({}, {"layer_norm_eps": 1e-6}),
+    ],
+    ids=["rms_norm", "head activation", "head eps"],
+)
+def test_what_bert_of_hugging_face_cannot_express_is_not_called_bert(tmp_path, encoder_options, model_options):
+    model = MaskedLanguageModel(
+        BERT.from_variant("tiny", **SMALL, **encoder_options), 60, mask_token_id=4, **model_options
+    ).eval()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="maskwright_bert"):
+        AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert torch.equal(MaskedLanguageModel.from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
+
+
+def test_missing_file_is_named(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"not a complete model folder: model\.safetensors is missing"):
+        MaskedLanguageModel.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 7, 2000])
+def test_truncated_weights_are_named(model, tmp_path, size):
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(InputError, match=r"model\.safetensors is damaged"):
+        MaskedLanguageModel.from_pretrained(tmp_path)
+
+
+def test_weights_of_another_shape_are_named_with_both_shapes(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["vocab_size"] = config["maskwright"]["masked_lm"]["vocab_size"] = 61
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"\(60, 32\).*\(61, 32\)"):
+        MaskedLanguageModel.from_pretrained(tmp_path)
+
+
+def test_encoder_without_head_is_told_apart_from_a_whole_model(model, tmp_path):
+    model.encoder.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="without a masked-language-model head"):
+        MaskedLanguageModel.from_pretrained(tmp_path)
+
+
+def test_other_family_is_refused_by_class(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    other = next(f.encoder_class for f in FAMILIES.values() if not isinstance(model.encoder, f.encoder_class))
+    with pytest.raises(InputError, match=f"not a {other.__name__}"):
+        other.from_pretrained(tmp_path)
+
+
+def test_unknown_model_type_is_named(tmp_path, model):
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "gpt2"}))
+    with pytest.raises(InputError, match="model_type 'gpt2'"):
+        MaskedLanguageModel.from_pretrained(tmp_path)
+
+
+def test_names_of_the_first_bert_release_are_understood(tmp_path):
+    from safetensors.torch import save_file
+
+    encoder = BERT.from_variant("tiny", **SMALL).eval()
+    encoder.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    old = {
+        "bert."
+        + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in weights.items()
+    }
+    save_file(old, tmp_path / "model.safetensors")
+    assert torch.equal(BERT.from_pretrained(tmp_path)(IDS).last_hidden_state, encoder(IDS).last_hidden_state)
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "a/b/c"])
+def test_a_path_that_is_not_there_is_not_looked_up_on_the_hub(name):
+    with pytest.raises(InputError, match="no model folder at"):
+        resolve_folder(name)
+
+
+def test_an_unknown_hub_id_is_one_clear_sentence(monkeypatch):
+    import huggingface_hub
+
+    def refuse(*args, **kwargs):
+        raise OSError("offline\nand a long story")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(InputError, match=r"'some/model' is neither a folder nor a model the hub could give: offline$"):
+        resolve_folder("some/model")
