@@ -20,13 +20,13 @@ BUILTIN_CORPUS = "builtin:python"
 class Section(BaseModel):
     """A group of settings; unknown names are errors, and assignments are checked like the constructor's arguments."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, populate_by_name=True, allow_inf_nan=False)
 
 
 class RunConfig(Section):
-    name: str = Field("run", pattern=r"^[\w.-]+$", description="The run's folder is OUT/NAME.")
+    name: str = Field("run", pattern=r"^\w[\w.-]*$", description="The run's folder is OUT/NAME.")
     out: str = Field("runs", description="The folder that holds runs.")
-    seed: int = Field(0, description="Decides weights, data order, masks and dropout.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Decides weights, data order, masks and dropout.")
 
 
 class ModelConfig(Section):
@@ -179,11 +179,12 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
 
 def build_config(values: Mapping[str, Any]) -> Config:
     """Check nested values, those of a preset underneath them."""
+    values = {name: value for name, value in values.items() if value is not None}  # YAML's empty sections
     preset = values.get("preset")
     if preset is not None:
-        if preset not in PRESETS:
+        if str(preset) not in PRESETS:
             raise InputError(f"no preset '{preset}'{suggest(str(preset), PRESETS)}")
-        values = _merge(PRESETS[preset], values)
+        values = _merge(PRESETS[str(preset)], values)
     try:
         return Config.model_validate(values)
     except ValidationError as error:
@@ -208,17 +209,24 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise InputError(f"'{override}' is not an override; write section.key=value, such as training.epochs=5")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = text
     *sections, name = key.split(".")
     target = values
     for section in sections:
-        target = target.setdefault(section, {})
+        if target.get(section) is None:
+            target[section] = {}
+        target = target[section]
         if not isinstance(target, dict):
             raise InputError(f"'{override}': {section} is not a section of the configuration")
-    target[name] = value
+    target[name] = _read_value(text)
+
+
+def _read_value(text: str) -> Any:
+    """Lists, mappings and null are read as YAML; anything else stays text, since each field knows its own type."""
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return text
+    return value if value is None or isinstance(value, list | dict) else text
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -167,6 +167,13 @@ def test_a_path_that_is_not_there_is_not_looked_up_on_the_hub(name):
         resolve_folder(name)
 
 
+def test_a_mistyped_name_beside_local_folders_is_not_looked_up_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(InputError, match="no model folder at runs/quikstart"):
+        resolve_folder("runs/quikstart")
+
+
 def test_an_unknown_hub_id_is_one_clear_sentence(monkeypatch):
     import huggingface_hub
 

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Annotated
 
 import typer
 
+from maskwright import __version__
 from maskwright.cli.fill import fill
 from maskwright.cli.train import train
+from maskwright.errors import InputError, RunError
+
+_HELP = """Pre-train, adapt, evaluate and run masked-language-model encoders.
+
+Examples:
+
+    maskwright train
+
+    maskwright fill runs/quickstart "The for [MASK] is used to iterate over a sequence."
+"""
+_INTERRUPTED = 130
+"""The exit code of Ctrl-C, by the shells' convention; typer turns the interrupt into it."""
 
 app = typer.Typer(
     name="maskwright",
-    help="Pre-train, adapt, evaluate and run masked-language-model encoders.",
+    help=_HELP,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -24,32 +38,41 @@ app.command()(fill)
 
 @app.callback(invoke_without_command=True)
 def _options(
-    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks instead of one-line errors.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
+    """`--debug` is taken out of the words by `main`, so that it may stand anywhere; here it is for `--help`."""
     if version:
-        from maskwright import __version__
-
         typer.echo(__version__)
         raise typer.Exit
-    context.obj = {"debug": debug}
 
 
 def main() -> None:
     """Exit 0 when done, 1 when a run failed, 2 for bad usage or input."""
-    from maskwright.errors import InputError, RunError
-
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
     try:
-        app()
-    except (InputError, RunError) as error:
-        if debug:
+        code = app(standalone_mode=False)
+    except Exception as error:
+        if not _is_expected(error):
             raise
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2 if isinstance(error, InputError) else 1)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)
+        if debug:
+            traceback.print_exc()
+        message = " ".join(_describe(error).splitlines())
+        if message:
+            typer.echo(f"error: {message}", err=True)
+        code = 1 if isinstance(error, RunError | OSError) else 2
+    if code == _INTERRUPTED:
+        typer.echo("interrupted; the same command resumes from the last checkpoint", err=True)
+    sys.exit(code)
+
+
+def _is_expected(error: Exception) -> bool:
+    """Anything else is a bug of ours and keeps its traceback; an OSError is a disk, a file or a network failing."""
+    return isinstance(error, InputError | RunError | OSError) or hasattr(error, "format_message")
+
+
+def _describe(error: Exception) -> str:
+    """A usage error of typer's says more than its `str`; it is empty when the help was shown instead."""
+    return str(error.format_message()) if hasattr(error, "format_message") else str(error)

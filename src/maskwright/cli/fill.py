@@ -25,10 +25,13 @@ def fill(
     from maskwright.inference.fill_mask import fill_mask
     from maskwright.models.pretrained import resolve_folder
     from maskwright.objectives.masked_lm import MaskedLanguageModel
+    from maskwright.runs.model import check_vocabulary
     from maskwright.text.tokenizer import load_tokenizer
 
     folder = resolve_folder(model)
-    answers = fill_mask(MaskedLanguageModel.from_pretrained(folder), load_tokenizer(folder), text, top_k)
+    language_model, tokenizer = MaskedLanguageModel.from_pretrained(folder), load_tokenizer(folder)
+    check_vocabulary(language_model, tokenizer)
+    answers = fill_mask(language_model, tokenizer, text, top_k)
     if as_json:
         typer.echo(json.dumps([[asdict(candidate) for candidate in candidates] for candidates in answers]))
         return

@@ -11,7 +11,7 @@ def train(
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration and overrides.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing run of this name.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run of this name.")] = False,
 ) -> None:
     """Pre-train a model; without a configuration, the built-in quickstart.
 
@@ -25,26 +25,32 @@ def train(
 
         maskwright train config.yaml training.max_steps=10000
     """
+    import shlex
+
     from rich.console import Console
 
     from maskwright.config import load_config
-    from maskwright.runs.pretrain import pretrain
-    from maskwright.runs.report import format_figures
 
     words = settings or []
     path = words[0] if words and "=" not in words[0] else None
     config = load_config(path, words[1:] if path is not None else words)
+
+    # Only now, so that a mistake in the settings is answered without waiting for torch.
+    from maskwright.runs.pretrain import pretrain
+    from maskwright.runs.report import format_figures
+
     console = Console()
     run = pretrain(config, overwrite, console)
     console.rule("held-out text")
     run.predictions.print(console)
     for label, value in format_figures(run.figures).items():
         console.print(f"{label:>16}  {value}", highlight=False)
-    folder = run.folder.path
+    folder = shlex.quote(str(run.folder.path))
     console.print(
         f"\n{run.folder.report_file}  curves, predictions and settings\nTry next:\n"
         f'  maskwright fill {folder} "The for [MASK] is used to iterate over a sequence."\n'
         f"  maskwright train data.train=your.txt run.name=yours",
         highlight=False,
         markup=False,
+        soft_wrap=True,
     )

@@ -7,8 +7,10 @@ from itertools import islice
 
 from torch import Tensor
 
-from maskwright.batch import PackedBatch, as_packed
+from maskwright.batch import PackedBatch
+from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.training.batches import iterate_batches
 from maskwright.training.evaluate import evaluate
 
 
@@ -21,5 +23,7 @@ def calculate_perplexity(
 
     The masks are fixed: the same model on the same data gives the same figure.
     """
-    batches = (as_packed(batch) for batch in islice(iter(dataset), num_batches))
+    if num_batches is not None and num_batches < 1:
+        raise InputError(f"num_batches is {num_batches}; it must be at least 1, or None for all")
+    batches = islice(iterate_batches(dataset), num_batches)
     return evaluate(mlm_model, batches, mask_ratio=mlm_model.mask_ratio).perplexity

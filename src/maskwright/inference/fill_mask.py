@@ -12,6 +12,7 @@ from maskwright.errors import InputError
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer
+from maskwright.training.modes import evaluation_mode
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ def fill_mask(model: MaskedLanguageModel, tokenizer: Any, text: str, top_k: int 
         for score, token_id in zip(scores.tolist(), tokens.tolist(), strict=True):
             filled = [*ids[:place], token_id, *ids[place + 1 :]]
             sequence = _decode(tokenizer, filled)
-            candidates.append(Candidate(score, token_id, tokenizer.decode([token_id]), sequence))
+            token_str = tokenizer.decode([token_id], skip_special_tokens=False)
+            candidates.append(Candidate(score, token_id, token_str, sequence))
         answers.append(candidates)
     return answers
 
@@ -57,6 +59,8 @@ def predict_masked(model: MaskedLanguageModel, tokenizer: Any, text: str) -> str
 def mask_text(text: str, positions: Sequence[int], mask_token: str = "[MASK]") -> str:
     """Replace the whitespace-separated words at `positions` (from 0); places beyond the text are left out."""
     chosen = set(positions)
+    if chosen and min(chosen) < 0:
+        raise InputError(f"position {min(chosen)} is negative; positions count words from 0")
     return " ".join(mask_token if place in chosen else word for place, word in enumerate(text.split()))
 
 
@@ -65,6 +69,10 @@ def encode_masked(model: MaskedLanguageModel, tokenizer: Tokenizer, text: str) -
     ids = tokenizer.encode(text)
     if tokenizer.mask_token_id not in ids:
         raise InputError(f"the text has no {tokenizer.mask_token} to fill: write {tokenizer.mask_token} for a word")
+    if max(ids) >= model.vocab_size:
+        raise InputError(
+            f"the text has token id {max(ids)}, the model knows {model.vocab_size} tokens; use the model's tokenizer"
+        )
     limit = find_max_length(model.encoder)
     if limit is not None and len(ids) > limit:
         raise InputError(f"the text has {len(ids)} tokens, the model takes {limit}; shorten it")
@@ -74,15 +82,12 @@ def encode_masked(model: MaskedLanguageModel, tokenizer: Tokenizer, text: str) -
 @torch.no_grad()
 def _predict(model: MaskedLanguageModel, ids: list[int]) -> torch.Tensor:
     """Logits (length, V) of one text, without dropout."""
-    was_training = model.training
-    model.eval()
     device = next(model.parameters()).device
-    logits = model(input_ids=torch.tensor([ids], device=device)).logits
-    model.train(was_training)
+    with evaluation_mode(model):
+        logits = model(input_ids=torch.tensor([ids], device=device)).logits
     return logits[0].float().cpu()
 
 
 def _decode(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """Text without the tokens around it; masks that are left stay visible."""
-    around = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
-    return tokenizer.decode([token_id for token_id in ids if token_id not in around], skip_special_tokens=False)
+    """Text without the two tokens around it; masks that are left stay visible."""
+    return tokenizer.decode(ids[1:-1], skip_special_tokens=False)

@@ -13,23 +13,47 @@ from rich.text import Text
 from torch import Tensor
 
 from maskwright.batch import PackedBatch, as_packed
+from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer
+from maskwright.training.modes import evaluation_mode
+
+_STYLES = {"plain": "", "masked": "bold", "right": "bold green", "wrong": "bold red"}
+_COLOURS = {"masked": "#555", "right": "#18794e", "wrong": "#b42318"}
 
 
 @dataclass(frozen=True)
 class PredictionSample:
-    """One document's tokens: as they were, as the model saw them, and with its answers in the chosen places."""
+    """One document: as it was, as the model saw it, and with its answers in the chosen places.
+
+    A text is a list of one piece per token, the space before a word being part of its piece.
+    """
 
     original: list[str]
     masked: list[str]
     predicted: list[str]
     selected: list[bool]
+    correct: list[bool]
+    """Where a token was chosen and the answer is right."""
 
     @property
     def num_correct(self) -> int:
-        rows = zip(self.original, self.predicted, self.selected, strict=True)
-        return sum(original == predicted for original, predicted, selected in rows if selected)
+        return sum(self.correct)
+
+    def texts(self) -> dict[str, list[tuple[str, str]]]:
+        """The three texts by title, each piece with its role: plain, masked, right or wrong."""
+        answers = ["right" if correct else "wrong" for correct in self.correct]
+        return {
+            "Original": self._with_roles(self.original, ["masked"] * len(answers)),
+            "Masked Input": self._with_roles(self.masked, ["masked"] * len(answers)),
+            "Prediction": self._with_roles(self.predicted, answers),
+        }
+
+    def _with_roles(self, pieces: list[str], roles: list[str]) -> list[tuple[str, str]]:
+        return [
+            (piece.lstrip() if place == 0 else piece, roles[place] if self.selected[place] else "plain")
+            for place, piece in enumerate(pieces)
+        ]
 
 
 class PredictionView:
@@ -41,13 +65,10 @@ class PredictionView:
     def __str__(self) -> str:
         lines = []
         for number, sample in enumerate(self.samples, start=1):
-            lines += [
-                f"Sample {number}",
-                f"Original:     {join_tokens(sample.original)}",
-                f"Masked Input: {join_tokens(sample.masked)}",
-                f"Prediction:   {join_tokens(sample.predicted)}",
-                "-" * 80,
-            ]
+            lines.append(f"Sample {number}")
+            for title, pieces in sample.texts().items():
+                lines.append(f"{title + ':':<14}" + "".join(piece for piece, _ in pieces))
+            lines.append("-" * 80)
         return "\n".join(lines)
 
     def print(self, console: Console | None = None) -> None:
@@ -55,12 +76,9 @@ class PredictionView:
         console = console or Console()
         for number, sample in enumerate(self.samples, start=1):
             console.print(f"[bold]Sample {number}[/bold]  {sample.num_correct} of {sum(sample.selected)} right")
-            for title, tokens in (
-                ("Original:     ", sample.original),
-                ("Masked Input: ", sample.masked),
-                ("Prediction:   ", sample.predicted),
-            ):
-                console.print(Text(title, style="dim") + _colour(tokens, sample), soft_wrap=True)
+            for title, pieces in sample.texts().items():
+                coloured = [(piece, _STYLES[role]) for piece, role in pieces]
+                console.print(Text.assemble((f"{title + ':':<14}", "dim"), *coloured), soft_wrap=True)
             console.print("-" * 80, style="dim")
 
     def _repr_html_(self) -> str:
@@ -87,32 +105,53 @@ def build_prediction_view(
     tokenizer: Any,
     num_samples: int = 4,
     seed: int = 0,
+    *,
+    mask_ratio: float | None = None,
 ) -> PredictionView:
-    """The same without printing; fixed masks, so that two calls show the same questions."""
+    """The same without printing; fixed masks, so that two calls show the same questions.
+
+    `mask_ratio` None is the model's own ratio.
+    """
+    if num_samples < 1:
+        raise InputError(f"num_samples is {num_samples}; it must be at least 1")
     tokenizer = as_tokenizer(tokenizer)
     batch = as_packed(inputs).to(next(mlm_model.parameters()).device)
-    was_training = mlm_model.training
-    mlm_model.eval()
-    corrupted = mlm_model.corrupt(batch, seed, 0)
-    logits = mlm_model(corrupted.batch).logits
-    mlm_model.train(was_training)
-    predicted = torch.where(corrupted.selected, logits.argmax(dim=-1), batch.input_ids)
+    corrupted = mlm_model.corrupt(batch, seed, 0, ratio=mask_ratio)
+    with evaluation_mode(mlm_model):
+        best = mlm_model(corrupted.batch).logits.argmax(dim=-1)
+    predicted = torch.where(corrupted.selected, best, batch.input_ids)
+    correct = corrupted.selected & (predicted == batch.input_ids)
     samples = []
     for row, document in _first_documents(batch, num_samples):
-        place = batch.document_ids[row] == document
-        columns = (batch.input_ids, corrupted.batch.input_ids, predicted)
-        original, masked, answers = (_tokens(tokenizer, ids[row][place]) for ids in columns)
-        samples.append(PredictionSample(original, masked, answers, corrupted.selected[row][place].tolist()))
+        ids = batch.input_ids[row]
+        is_shown = (ids != tokenizer.cls_token_id) & (ids != tokenizer.sep_token_id)
+        place = is_shown & (batch.document_ids[row] == document)
+        sample = PredictionSample(
+            original=split_text(tokenizer, ids[place].tolist()),
+            masked=split_text(tokenizer, corrupted.batch.input_ids[row][place].tolist()),
+            predicted=split_text(tokenizer, predicted[row][place].tolist()),
+            selected=corrupted.selected[row][place].tolist(),
+            correct=correct[row][place].tolist(),
+        )
+        samples.append(sample)
     return PredictionView(samples)
 
 
-def join_tokens(tokens: list[str]) -> str:
-    """Readable text; WordPiece continuations are joined to their word, [CLS] and [SEP] left out."""
-    return " ".join(token for token in tokens if token not in ("[CLS]", "[SEP]")).replace(" ##", "")
+def split_text(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """The readable text of ids in one piece per token; the tokenizer's own decoder says where spaces go.
+
+    Each token is decoded behind another one, because decoders treat the first token of a text in a way of its own.
+    """
+    before = tokenizer.decode([tokenizer.mask_token_id], skip_special_tokens=False)
+    pieces = {
+        token_id: tokenizer.decode([tokenizer.mask_token_id, token_id], skip_special_tokens=False).removeprefix(before)
+        for token_id in set(ids)
+    }
+    return [pieces[token_id] for token_id in ids]
 
 
 def _first_documents(batch: PackedBatch, limit: int) -> list[tuple[int, int]]:
-    found = []
+    found: list[tuple[int, int]] = []
     for row, document_ids in enumerate(batch.document_ids.tolist()):
         found += [(row, document) for document in sorted({*document_ids} - {0})]
         if len(found) >= limit:
@@ -120,51 +159,17 @@ def _first_documents(batch: PackedBatch, limit: int) -> list[tuple[int, int]]:
     return found[:limit]
 
 
-def _tokens(tokenizer: Tokenizer, ids: Tensor) -> list[str]:
-    return [tokenizer.token(token_id) for token_id in ids.tolist()]
-
-
-def _pieces(tokens: list[str], sample: PredictionSample) -> list[tuple[str, str]]:
-    """Each token with its role: plain, masked, right or wrong."""
-    pieces = []
-    for place, token in enumerate(tokens):
-        role = "plain"
-        if sample.selected[place]:
-            is_right = sample.predicted[place] == sample.original[place]
-            role = "masked" if tokens is not sample.predicted else "right" if is_right else "wrong"
-        pieces.append((token, role))
-    return pieces
-
-
-_STYLES = {"plain": "", "masked": "bold", "right": "bold green", "wrong": "bold red"}
-_COLOURS = {"masked": "#555", "right": "#18794e", "wrong": "#b42318"}
-
-
-def _colour(tokens: list[str], sample: PredictionSample) -> Text:
-    text = Text()
-    for token, role in _pieces(tokens, sample):
-        if token in ("[CLS]", "[SEP]"):
-            continue
-        if token.startswith("##"):
-            text.append(token.removeprefix("##"), style=_STYLES[role])
-        else:
-            text.append(" " if text else "")
-            text.append(token, style=_STYLES[role])
-    return text
-
-
 def _sample_html(number: int, sample: PredictionSample) -> str:
     rows = []
-    for title, tokens in (("Original", sample.original), ("Masked", sample.masked), ("Predicted", sample.predicted)):
-        words = []
-        for token, role in _pieces(tokens, sample):
-            if token in ("[CLS]", "[SEP]"):
-                continue
-            space, token = ("", token.removeprefix("##")) if token.startswith("##") else (" ", token)
-            escaped = html.escape(token)
-            if role != "plain":
-                escaped = f'<b style="color:{_COLOURS[role]}">{escaped}</b>'
-            words.append(space + escaped)
-        rows.append(f"<tr><th>{title}</th><td>{''.join(words)}</td></tr>")
+    for title, pieces in sample.texts().items():
+        text = "".join(_piece_html(piece, role) for piece, role in pieces)
+        rows.append(f"<tr><th>{title}</th><td>{text}</td></tr>")
     score = f"{sample.num_correct} of {sum(sample.selected)} right"
     return f'<table class="sample"><caption>Sample {number}: {score}</caption>{"".join(rows)}</table>'
+
+
+def _piece_html(piece: str, role: str) -> str:
+    word = html.escape(piece.lstrip())
+    if role != "plain":
+        word = f'<b style="color:{_COLOURS[role]}">{word}</b>'
+    return " " * (len(piece) - len(piece.lstrip())) + word

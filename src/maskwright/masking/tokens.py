@@ -61,6 +61,8 @@ class TokenMasker:
 
     def corrupt(self, batch: PackedBatch, ratio: float, seed: int, epoch: int) -> CorruptedBatch:
         """Mask `ratio` of each sample's ordinary tokens."""
+        if not 0.0 <= ratio <= 1.0:
+            raise InputError(f"the mask ratio is {ratio}; it must lie in [0, 1]")
         self._move_tables(batch.input_ids.device)
         is_maskable = ~(self._is_special[batch.input_ids] | batch.is_padding)
         selected = self._select(batch, is_maskable, ratio, seed, epoch)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.modernbert import ModernBERT
@@ -65,9 +66,13 @@ class Family:
         return found
 
     def read_config(self, config: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+        """The encoder's configuration; settings we do not know are left aside, those of a wrong type refused."""
         values = {**_flatten_rope(config), **own}
-        names = [field.name for field in fields(self.encoder_class.config_class)]
-        return self.encoder_class.config_class(**{name: values[name] for name in names if name in values})
+        known = {field.name: field.default for field in fields(self.encoder_class.config_class)}
+        chosen = {name: values[name] for name in known if name in values}
+        for name, value in chosen.items():
+            _check_type(name, value, known[name])
+        return self.encoder_class.config_class(**chosen)
 
     def split_config(self, config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Settings under their names, and those that only we have."""
@@ -84,14 +89,20 @@ class Family:
         return normalised
 
 
+def _check_type(name: str, value: Any, default: Any) -> None:
+    expected: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
+    if not isinstance(value, expected) or isinstance(value, bool) != isinstance(default, bool):
+        raise InputError(f"'{name}' is {value!r}; expected a value such as {default!r}")
+
+
 def _flatten_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     """Newer files nest the rotary bases by kind of layer; older ones and ours have them flat."""
-    rope = config.get("rope_parameters") or {}
+    rope = config.get("rope_parameters")
     flat = dict(config)
     for kind, name in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
-        theta = (rope.get(kind) or {}).get("rope_theta")
-        if theta is not None:
-            flat[name] = theta
+        settings = rope.get(kind) if isinstance(rope, dict) else None
+        if isinstance(settings, dict) and "rope_theta" in settings:
+            flat[name] = settings["rope_theta"]
     return flat
 
 

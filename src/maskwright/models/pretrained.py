@@ -39,7 +39,8 @@ def resolve_folder(folder_or_id: str | Path) -> Path:
     if folder.is_dir():
         return _find_model_folder(folder)
     name = str(folder_or_id)
-    if folder.exists() or name.count("/") > 1 or name.startswith((".", "/", "~")):
+    is_path = name.count("/") > 1 or name.startswith((".", "/", "~")) or ("/" in name and folder.parent.is_dir())
+    if folder.exists() or is_path:
         raise InputError(f"no model folder at {name}")
     from huggingface_hub import snapshot_download
 
@@ -120,10 +121,22 @@ def describe_encoder(encoder: PackedEncoder, with_head: bool, is_expressible: bo
     }
 
 
+def read_own_settings(config: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """What a config.json holds beside Hugging Face's names; nothing in one that others wrote."""
+    own = config.get(OWN_KEY, {})
+    settings = own.get(part, {}) if isinstance(own, dict) else None
+    if not isinstance(settings, dict):
+        raise InputError(f"'{OWN_KEY}' must hold an object '{part}'")
+    return settings
+
+
 def build_encoder(config: Mapping[str, Any], folder: Path) -> PackedEncoder:
     """The encoder a config.json describes, with fresh weights."""
     family = find_family(config, folder)
-    return family.encoder_class(family.read_config(config, config.get(OWN_KEY, {}).get("encoder", {})))
+    try:
+        return family.encoder_class(family.read_config(config, read_own_settings(config, "encoder")))
+    except InputError as error:
+        raise InputError(f"{folder / CONFIG_FILE}: {error}") from error
 
 
 def load_encoder(folder_or_id: str | Path) -> PackedEncoder:

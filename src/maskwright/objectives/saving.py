@@ -21,6 +21,7 @@ from maskwright.models.pretrained import (
     find_family,
     load_into,
     read_model_folder,
+    read_own_settings,
     resolve_folder,
     write_model_folder,
 )
@@ -51,7 +52,7 @@ def save_masked_lm(folder: str | Path, model: MaskedLanguageModel, tokenizer: An
 def load_masked_lm(folder_or_id: str | Path, encoder: nn.Module | None = None) -> MaskedLanguageModel:
     folder = resolve_folder(folder_or_id)
     config, weights = read_model_folder(folder)
-    settings = config.get(OWN_KEY, {}).get("masked_lm", {})
+    settings = _read_settings(config, folder)
     if config.get("model_type") != CUSTOM_TYPE:
         _check_has_head(find_family(config, folder), weights, folder)
         settings = {**_guess_settings(folder, config), **settings}
@@ -163,7 +164,17 @@ def _guess_settings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def _read_settings(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Arguments of the constructor; names we do not know are left aside, values of a wrong type refused."""
+    defaults = inspect.signature(MaskedLanguageModel).parameters
+    settings = {name: value for name, value in read_own_settings(config, "masked_lm").items() if name in defaults}
+    for name, value in settings.items():
+        default = defaults[name].default
+        expected = (int, float) if isinstance(default, int | float) or name == "vocab_size" else (str, list)
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise InputError(f"{folder / CONFIG_FILE}: '{name}' is {value!r}, which is no setting of a model")
+    return settings
+
+
 def _build(encoder: nn.Module, settings: Mapping[str, Any], is_tied: bool) -> MaskedLanguageModel:
-    known = inspect.signature(MaskedLanguageModel).parameters
-    arguments = {name: value for name, value in settings.items() if name in known}
-    return MaskedLanguageModel(encoder, tie_word_embeddings=is_tied, **arguments)
+    return MaskedLanguageModel(encoder, tie_word_embeddings=is_tied, **settings)

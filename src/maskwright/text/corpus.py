@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,8 @@ def read_lines(path: str | Path, report: ReadingReport | None = None) -> Iterato
     _check_readable_text(path)
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
+            if number == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
             try:
                 line = raw.decode("utf-8")
             except UnicodeDecodeError:
@@ -60,15 +63,15 @@ def read_lines(path: str | Path, report: ReadingReport | None = None) -> Iterato
 
 
 def _check_readable_text(path: Path) -> None:
-    if not path.exists():
-        raise InputError(f"no file at {path}")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give a text file")
     try:
         with path.open("rb") as file:
             start = file.read(_SNIFFED_BYTES)
-    except PermissionError as error:
-        raise InputError(f"{path} cannot be read: permission denied") from error
+    except FileNotFoundError as error:
+        raise InputError(f"no file at {path}") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder; give a text file") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
     if not start:
         raise InputError(f"{path} is empty; expected one sentence or document per line")
     if b"\0" in start:

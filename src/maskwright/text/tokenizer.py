@@ -102,12 +102,10 @@ def as_tokenizer(tokenizer: Any) -> Tokenizer:
     """Accept our tokenizer, a `tokenizers.Tokenizer`, or a fast tokenizer of `transformers`."""
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
-    if isinstance(tokenizer, Backend):
-        return Tokenizer(tokenizer)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
+    backend = tokenizer if isinstance(tokenizer, Backend) else getattr(tokenizer, "backend_tokenizer", None)
     if isinstance(backend, Backend):
         named = {f"{role}_token": getattr(tokenizer, f"{role}_token", None) for role in SPECIAL_ROLES}
-        copy = Backend.from_str(backend.to_str())
+        copy = Backend.from_str(backend.to_str())  # padding and truncation are switched off in ours, not in theirs
         return Tokenizer(copy, _find_special_tokens(copy, named))
     raise InputError(
         f"a {type(tokenizer).__name__} is not a tokenizer this can use; give a maskwright Tokenizer,"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +19,8 @@ Metrics = Mapping[str, float]
 class Callback:
     """Hooks of the training loop; `trainer` gives the model and the state, `trainer.stop_training = True` ends the run.
 
-    Metrics of a single step stay on the device; `on_log` gets them as numbers every `log_every_steps`.
+    Metrics of a single step stay on the device; `on_log` gets them as numbers every `log_every_steps` and at the end
+    of an epoch.
     """
 
     trainer: Trainer
@@ -33,6 +34,9 @@ class Callback:
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None: ...
 
     def on_train_end(self) -> None: ...
+
+    def close(self) -> None:
+        """Called last, also when the run ended with an error."""
 
 
 class ModelCheckpoint(Callback):
@@ -51,14 +55,24 @@ class ModelCheckpoint(Callback):
         self.tokenizer = tokenizer
         self._best = _Best(monitor, mode)
 
+    def on_train_begin(self) -> None:
+        if self.save_best_only:
+            self._best.check(self.trainer.metric_names)
+        self._name(0, dict.fromkeys(self.trainer.metric_names, 0.0))
+
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
         if self.save_best_only and not self._best.improves(metrics):
             return
+        self.trainer.model.save_pretrained(self._name(epoch, metrics), self.tokenizer)
+
+    def _name(self, epoch: int, metrics: Metrics) -> str:
         try:
-            folder = self.filepath.format(epoch=epoch + 1, **metrics)
-        except KeyError as error:
-            raise InputError(f"ModelCheckpoint's name uses {error}, known are epoch, {', '.join(metrics)}") from error
-        self.trainer.model.save_pretrained(folder, self.tokenizer)
+            return self.filepath.format(epoch=epoch + 1, **metrics)
+        except (KeyError, IndexError, ValueError) as error:
+            raise InputError(
+                f"ModelCheckpoint cannot fill the name '{self.filepath}' ({error});"
+                f" known are epoch, {', '.join(metrics)}, as in 'model_{{epoch:02d}}'"
+            ) from error
 
 
 class EarlyStopping(Callback):
@@ -79,17 +93,25 @@ class EarlyStopping(Callback):
         self._num_waits = 0
         self._best_weights: dict[str, torch.Tensor] | None = None
 
+    def on_train_begin(self) -> None:
+        """Start afresh, or where a resumed run stood; the weights of its best epoch so far are not kept."""
+        self._best.check(self.trainer.metric_names)
+        self._best.reset()
+        self._num_waits, self._best_weights, self.stopped_epoch = 0, None, None
+        for value in self.trainer.history.history.get(self._best.monitor, []):
+            self._count_wait({self._best.monitor: value})
+
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
-        if self._best.improves(metrics):
-            self._num_waits = 0
-            if self.restore_best_weights:
-                state = self.trainer.model.state_dict()
-                self._best_weights = {name: tensor.detach().clone() for name, tensor in state.items()}
-            return
-        self._num_waits += 1
-        if self._num_waits >= max(self.patience, 1):
+        self._count_wait(metrics)
+        if self._num_waits == 0 and self.restore_best_weights:
+            state = self.trainer.model.state_dict()
+            self._best_weights = {name: tensor.detach().clone() for name, tensor in state.items()}
+        elif self._num_waits >= max(self.patience, 1):
             self.stopped_epoch = epoch
             self.trainer.stop_training = True
+
+    def _count_wait(self, metrics: Metrics) -> None:
+        self._num_waits = 0 if self._best.improves(metrics) else self._num_waits + 1
 
     def on_train_end(self) -> None:
         if self._best_weights is not None:
@@ -114,7 +136,7 @@ class TensorBoard(Callback):
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
         self._write("epoch", metrics, epoch)
 
-    def on_train_end(self) -> None:
+    def close(self) -> None:
         self._writer.close()
 
     def _write(self, prefix: str, metrics: Metrics, step: int) -> None:
@@ -130,12 +152,18 @@ class _Best:
         self.monitor = monitor
         self._sign = -1.0 if mode == "max" or (mode == "auto" and "accuracy" in monitor) else 1.0
         self._min_delta = abs(min_delta)
+        self.reset()
+
+    def reset(self) -> None:
         self._best = float("inf")
 
-    def improves(self, metrics: Metrics) -> bool:
-        if self.monitor not in metrics:
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse a metric that the run will not have, before it starts."""
+        if self.monitor not in names:
             hint = "; give fit a validation set" if self.monitor.startswith("val_") else ""
-            raise InputError(f"no metric '{self.monitor}' to watch, known are {', '.join(metrics)}{hint}")
+            raise InputError(f"no metric '{self.monitor}' to watch, known are {', '.join(names)}{hint}")
+
+    def improves(self, metrics: Metrics) -> bool:
         value = self._sign * metrics[self.monitor]
         if value < self._best - self._min_delta:
             self._best = value

@@ -12,10 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from maskwright.errors import InputError
-from maskwright.models.pretrained import MODEL_FOLDER, WEIGHTS_FILE, list_checkpoints
+from maskwright.errors import InputError, RunError
+from maskwright.models.pretrained import MODEL_FOLDER, list_checkpoints
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.saving import load_weights
 from maskwright.storage import read_json, whole_folder, write_text
@@ -25,7 +26,7 @@ from maskwright.training.state import TrainingState
 
 _OPTIMIZER_FILE = "optimizer.safetensors"
 _STATE_FILE = "state.json"
-_CHECKED_FILES = (f"{MODEL_FOLDER}/{WEIGHTS_FILE}", _OPTIMIZER_FILE)
+_CHECKSUMS_FILE = "checksums.json"
 
 
 def save_checkpoint(
@@ -37,19 +38,22 @@ def save_checkpoint(
     tokenizer: Any = None,
     keep: int | None = None,
 ) -> Path:
-    """Write `folder/step-N`; with `keep`, all but the newest are removed afterwards."""
+    """Write `folder/step-N`; with `keep`, only that many of this one and its predecessors stay."""
     checkpoint = folder / f"step-{state.step}"
-    with whole_folder(checkpoint) as temporary:
-        model.save_pretrained(temporary / MODEL_FOLDER, tokenizer)
-        save_file(
-            {name: tensor.detach().cpu().contiguous() for name, tensor in optimizers.state_tensors().items()},
-            temporary / _OPTIMIZER_FILE,
-        )
-        checksums = {name: _checksum(temporary / name) for name in _CHECKED_FILES}
-        values = {"state": asdict(state), "history": history.history, "checksums": checksums}
-        write_text(temporary / _STATE_FILE, json.dumps(values, indent=2) + "\n")
+    values = {"state": asdict(state), "history": history.history}
+    optimizer_state = {name: tensor.detach().cpu().contiguous() for name, tensor in optimizers.state_tensors().items()}
+    try:
+        with whole_folder(checkpoint) as temporary:
+            model.save_pretrained(temporary / MODEL_FOLDER, tokenizer)
+            save_file(optimizer_state, temporary / _OPTIMIZER_FILE)
+            write_text(temporary / _STATE_FILE, json.dumps(values, indent=2) + "\n")
+            checksums = {str(file.relative_to(temporary)): _checksum(file) for file in _list_files(temporary)}
+            write_text(temporary / _CHECKSUMS_FILE, json.dumps(checksums, indent=2) + "\n")
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"cannot write {checkpoint}: {error}; earlier checkpoints are untouched") from error
     if keep is not None:
-        for old in list_checkpoints(folder)[keep:]:
+        existing = list_checkpoints(folder)
+        for old in existing[existing.index(checkpoint) + keep :]:
             shutil.rmtree(old)
     return checkpoint
 
@@ -58,7 +62,7 @@ def load_checkpoint(
     checkpoint: Path, model: MaskedLanguageModel, optimizers: OptimizerSet
 ) -> tuple[TrainingState, History]:
     """Put a checkpoint's weights and optimizer state in place."""
-    values = read_verified_state(checkpoint)
+    values = _read_verified_state(checkpoint)
     load_weights(model, checkpoint / MODEL_FOLDER)
     optimizers.load_state_tensors(load_file(checkpoint / _OPTIMIZER_FILE))
     return TrainingState(**values["state"]), History(values["history"])
@@ -69,7 +73,7 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
     problems = []
     for checkpoint in list_checkpoints(folder):
         try:
-            read_verified_state(checkpoint)
+            _read_verified_state(checkpoint)
         except InputError as error:
             problems.append(f"checkpoint {checkpoint.name} is unusable: {error}")
         else:
@@ -77,18 +81,24 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
     return None, problems
 
 
-def read_verified_state(checkpoint: Path) -> dict[str, Any]:
-    file = checkpoint / _STATE_FILE
-    if not file.is_file():
-        raise InputError(f"{file} is missing")
-    values = read_json(file)
-    for name, expected in values["checksums"].items():
+def _read_verified_state(checkpoint: Path) -> dict[str, Any]:
+    for name, expected in _read_present(checkpoint / _CHECKSUMS_FILE).items():
         path = checkpoint / name
         if not path.is_file():
             raise InputError(f"{path} is missing")
         if _checksum(path) != expected:
             raise InputError(f"{path} does not match its checksum")
-    return values
+    return _read_present(checkpoint / _STATE_FILE)
+
+
+def _read_present(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise InputError(f"{file} is missing")
+    return read_json(file)
+
+
+def _list_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _checksum(path: Path) -> str:

@@ -17,4 +17,6 @@ def choose_device(name: str) -> torch.device:
         raise InputError(f"training.device is '{name}'; known are auto, cpu, cuda and cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"training.device is '{name}', but this machine has no CUDA GPU; use auto or cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"training.device is '{name}', but this machine has {torch.cuda.device_count()} CUDA GPUs")
     return device

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from maskwright.batch import PackedBatch
+from maskwright.errors import InputError
 from maskwright.masking.tokens import TokenMasker
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.training.modes import evaluation_mode
 
 EVALUATION_SEED = 15
 EVALUATION_RATIO = 0.15
@@ -19,6 +21,8 @@ EVALUATION_RATIO = 0.15
 
 @dataclass(frozen=True)
 class Evaluation:
+    """Means over the masked tokens; NaN where there was none."""
+
     loss: float
     accuracy: float
     num_masked: int
@@ -37,16 +41,17 @@ def evaluate(
     seed: int = EVALUATION_SEED,
 ) -> Evaluation:
     """Evaluate without dropout; masks depend on the samples alone, not on the run or its progress."""
-    was_training = model.training
-    model.eval()
     device = next(model.parameters()).device
-    totals = torch.zeros(3, dtype=torch.float64, device=device)
-    for batch in batches:
-        sums = model.loss_sums(model.corrupt(batch.to(device), seed, 0, mask_ratio))
-        totals += torch.stack([sums.loss_sum.double(), sums.num_correct.double(), sums.num_labelled.double()])
-    model.train(was_training)
-    loss_sum, num_correct, num_masked = totals.tolist()
-    return Evaluation(loss_sum / max(num_masked, 1.0), num_correct / max(num_masked, 1.0), int(num_masked))
+    totals: Tensor | None = None
+    with evaluation_mode(model):
+        for batch in batches:
+            sums = model.loss_sums(model.corrupt(batch.to(device), seed, 0, mask_ratio))
+            parts = torch.stack([sums.loss_sum.double(), sums.num_correct.double(), sums.num_labelled.double()])
+            totals = parts if totals is None else totals + parts
+    if totals is None:
+        raise InputError("there is no batch to evaluate; give a list or a loader that holds some")
+    loss, accuracy, _ = (totals / totals[2]).tolist()
+    return Evaluation(loss, accuracy, int(totals[2]))
 
 
 def evaluate_unigram(
@@ -66,4 +71,6 @@ def evaluate_unigram(
         labels = corrupted.labels[corrupted.selected]
         loss_sum -= float(log_probabilities[labels].sum())
         num_masked += len(labels)
-    return loss_sum / max(num_masked, 1)
+    if not num_masked:
+        raise InputError("the held-out text is too small: none of its tokens is masked; hold out more")
+    return loss_sum / num_masked

@@ -69,8 +69,8 @@ def orthogonalize(matrices: list[Tensor], num_iterations: int = 5, num_stacked: 
     results: list[Tensor | None] = [None] * len(matrices)
     for shape, indices in by_shape.items():
         stack = torch.stack([matrices[index] for index in indices])
-        blocks = stack.view(-1, shape[0] // num_stacked, shape[1])
-        for index, result in zip(indices, _newton_schulz(blocks, num_iterations).view(stack.shape), strict=True):
+        blocks = stack.reshape(-1, shape[0] // num_stacked, shape[1])
+        for index, result in zip(indices, _newton_schulz(blocks, num_iterations).reshape(stack.shape), strict=True):
             results[index] = result
     return [result for result in results if result is not None]
 

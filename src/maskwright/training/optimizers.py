@@ -8,8 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from maskwright.config import OptimizerConfig
+from maskwright.errors import InputError
 from maskwright.models.layers import StackedLinear
 from maskwright.training.muon import Muon
+
+_QUANTITIES: dict[type[torch.optim.Optimizer], set[str]] = {
+    Muon: {"momentum_buffer"},
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+}
 
 
 class OptimizerSet:
@@ -44,6 +50,7 @@ class OptimizerSet:
         return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Put stored state in place; it must come from the same kind of optimizer over the same parameters."""
         params = {name: param for param, name in self._names.items()}
         owners = {
             param: optimizer
@@ -53,14 +60,20 @@ class OptimizerSet:
         }
         for key, value in tensors.items():
             name, quantity = key.split("|")
-            param = params[name]
-            owners[param].state[param][quantity] = value.to(param.device) if value.ndim else value
+            param = params.get(name)
+            owner = None if param is None else owners.get(param)
+            if param is None or owner is None or quantity not in _QUANTITIES[type(owner)]:
+                raise InputError(
+                    f"the stored optimizer state has '{quantity}' for '{name}', which this run's optimizer has no use"
+                    " for; continue with the optimizer.type and the model the run was started with"
+                )
+            owner.state[param][quantity] = value.to(param.device)
 
 
 def build_optimizers(model: nn.Module, config: OptimizerConfig) -> OptimizerSet:
     """AdamW, or Muon for the matrices inside the model and AdamW for its embeddings, norms and biases."""
     matrices = find_matrices(model)
-    in_matrices = {param for params in matrices.values() for param in params}
+    in_matrices = dict.fromkeys(param for params in matrices.values() for param in params)
     others = [param for param in model.parameters() if param.requires_grad and param not in in_matrices]
     optimizers: list[torch.optim.Optimizer] = []
     adamw_groups = [{"params": others, "weight_decay": 0.0}]
@@ -87,10 +100,21 @@ def find_matrices(model: nn.Module) -> dict[int, list[Tensor]]:
     """Weights of linear layers by how many projections they stack; tables of the vocabulary are not among them."""
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     vocabulary_output = getattr(model, "mlm_output", None)
+    seen = set(embeddings)
     matrices: dict[int, list[Tensor]] = defaultdict(list)
     for module in model.modules():
-        if not isinstance(module, nn.Linear) or module is vocabulary_output or module.weight in embeddings:
+        weight, num_stacked = _find_matrix(module)
+        if weight is None or module is vocabulary_output or weight in seen or not weight.requires_grad:
             continue
-        if module.weight.requires_grad:
-            matrices[module.num_stacked if isinstance(module, StackedLinear) else 1].append(module.weight)
+        seen.add(weight)
+        matrices[num_stacked].append(weight)
     return matrices
+
+
+def _find_matrix(module: nn.Module) -> tuple[Tensor | None, int]:
+    """A layer's own weight matrix, and how many projections it stacks."""
+    if isinstance(module, nn.MultiheadAttention):
+        return module.in_proj_weight, 3
+    if isinstance(module, nn.Linear):
+        return module.weight, module.num_stacked if isinstance(module, StackedLinear) else 1
+    return None, 1

@@ -39,21 +39,19 @@ class ProgressDisplay(Callback):
             self._bar.update(self._task, completed=metrics["progress"], epoch=epoch, status=status)
         elif time.monotonic() - self._last_line_s >= _PLAIN_INTERVAL_S:
             self._last_line_s = time.monotonic()
-            self.console.print(
-                f"step {int(metrics['step'])}  epoch {epoch}  {metrics['progress']:.0%}  {status}", highlight=False
-            )
+            self._print(f"step {int(metrics['step'])}  epoch {epoch}  {metrics['progress']:.0%}  {status}")
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
         values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        self.console.print(f"epoch {epoch + 1} done  {values}", highlight=False)
-
-    def on_train_end(self) -> None:
-        self.close()
+        self._print(f"epoch {epoch + 1} done  {values}")
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _format_status(metrics: Metrics) -> str:

@@ -17,7 +17,7 @@ def compute_learning_rate(config: ScheduleConfig, peak: float, step: int, progre
         start = min(config.warmup_start_lr, peak)
         return start + (peak - start) * warmup
     floor = peak * config.alpha
-    return floor + (peak - floor) * _remaining(config, _after_warmup(config, progress))
+    return floor + (peak - floor) * _remaining(config, _warmup_share(config, step, progress), progress)
 
 
 def _warmup_done(config: ScheduleConfig, step: int, progress: float) -> float:
@@ -26,19 +26,24 @@ def _warmup_done(config: ScheduleConfig, step: int, progress: float) -> float:
     return progress / config.warmup_share if config.warmup_share else 1.0
 
 
-def _after_warmup(config: ScheduleConfig, progress: float) -> float:
-    share = config.warmup_share if config.warmup_steps is None else 0.0
-    return min(max((progress - share) / (1.0 - share), 0.0), 1.0)
+def _warmup_share(config: ScheduleConfig, step: int, progress: float) -> float:
+    """The share of the run that the finished warm-up took; for a number of steps, by the run's pace so far."""
+    if config.warmup_steps is None:
+        return config.warmup_share
+    return progress * config.warmup_steps / step if config.warmup_steps else 0.0
 
 
-def _remaining(config: ScheduleConfig, done: float) -> float:
-    """The height between floor and peak, from 1 to 0."""
+def _remaining(config: ScheduleConfig, warmup_share: float, progress: float) -> float:
+    """The height between floor and peak, from 1 at the end of the warm-up to 0 at the end of the run."""
+    if progress >= 1.0:
+        return 1.0 if config.type == "constant" else 0.0
+    rest = (1.0 - progress) / (1.0 - warmup_share)
     match config.type:
         case "constant":
             return 1.0
         case "cosine_decay":
-            return (1.0 + math.cos(math.pi * done)) / 2
+            return (1.0 - math.cos(math.pi * rest)) / 2
         case "polynomial_decay":
-            return float((1.0 - done) ** config.power)
+            return float(rest**config.power)
         case "wsd":
-            return min(1.0, (1.0 - done) / config.decay_share)
+            return min(1.0, (1.0 - progress) / min(config.decay_share, 1.0 - warmup_share))

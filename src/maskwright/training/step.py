@@ -35,12 +35,12 @@ class TrainStep:
     optimizers: OptimizerSet
     seed: int
     max_grad_norm: float | None
-    micro_batch_rows: int | None = None
+    micro_batch_tokens: int | None = None
 
     def __call__(self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float) -> StepResult:
         # Dropout draws from the global generator; seeding it by step makes it a function of (seed, step).
         torch.manual_seed(compute_key(self.seed, step, Stream.DROPOUT) >> 1)
-        rows = self.micro_batch_rows or batch.num_rows
+        rows = self._micro_batch_rows(batch)
         corrupted = [
             self.model.corrupt(batch.rows(start, start + rows), self.seed, epoch, mask_ratio)
             for start in range(0, batch.num_rows, rows)
@@ -57,3 +57,8 @@ class TrainStep:
         grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm or float("inf"))
         self.optimizers.step()
         return StepResult(loss_sum, num_correct, num_labelled, grad_norm)
+
+    def _micro_batch_rows(self, batch: PackedBatch) -> int:
+        if self.micro_batch_tokens is None:
+            return batch.num_rows
+        return max(1, self.micro_batch_tokens // batch.input_ids.shape[1])

@@ -1,0 +1,103 @@
+"""From a configuration to a model that fits the tokenizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from maskwright.config import Config
+from maskwright.errors import InputError
+from maskwright.masking.tokens import TokenMasker
+from maskwright.models.bert import BERT
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoding import find_max_length
+from maskwright.models.modernbert import ModernBERT
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.text.tokenizer import Tokenizer
+
+_FAMILIES: dict[str, type[PackedEncoder]] = {"bert": BERT, "modernbert": ModernBERT}
+_MODERNBERT_NAMES = {
+    "hidden_act": ("hidden_activation",),
+    "hidden_dropout_prob": ("embedding_dropout", "mlp_dropout"),
+    "attention_probs_dropout_prob": ("attention_dropout",),
+    "layer_norm_eps": ("norm_eps",),
+}
+
+
+def build_model(config: Config, tokenizer: Tokenizer) -> MaskedLanguageModel:
+    """A new model, or the one to continue from under this run's masking and head dropout."""
+    torch.manual_seed(config.run.seed)
+    if config.model.from_ is not None:
+        return _continue_model(config, tokenizer, config.model.from_)
+    encoder = _build_encoder(config, tokenizer)
+    eps = encoder.config.norm_eps if isinstance(encoder, ModernBERT) else encoder.config.layer_norm_eps
+    return MaskedLanguageModel(
+        encoder,
+        vocab_size=tokenizer.vocab_size,
+        mask_ratio=config.masking.ratio,
+        mask_token_id=tokenizer.mask_token_id,
+        random_token_ratio=config.masking.random_token_ratio,
+        unchanged_ratio=config.masking.unchanged_ratio,
+        special_token_ids=tokenizer.all_special_ids,
+        mlm_head_activation=config.model.mlm_head_activation,
+        initializer_range=encoder.config.initializer_range,
+        mlm_head_dropout=config.model.mlm_head_dropout,
+        layer_norm_eps=eps,
+        selection=config.masking.selection,
+        seed=config.run.seed,
+    )
+
+
+def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> MaskedLanguageModel:
+    for name in config.model.shape_overrides():
+        origin = f" (preset {config.preset} may set it: preset=domain_adaptation does not)" if config.preset else ""
+        raise InputError(f"model.from={source} brings its own shape; remove model.{name}{origin}")
+    model = MaskedLanguageModel.from_pretrained(source)
+    check_vocabulary(model, tokenizer)
+    limit = find_max_length(model.encoder)
+    if limit is not None and config.data.max_length > limit:
+        raise InputError(f"data.max_length is {config.data.max_length}, {source} takes {limit} tokens; lower it")
+    model.mask_ratio = config.masking.ratio
+    model.mlm_head_dropout = config.model.mlm_head_dropout
+    model.seed = config.run.seed
+    model.masker = TokenMasker(
+        model.vocab_size,
+        tokenizer.mask_token_id,
+        tokenizer.all_special_ids,
+        config.masking.random_token_ratio,
+        config.masking.unchanged_ratio,
+        config.masking.selection,
+    )
+    return model
+
+
+def check_vocabulary(model: MaskedLanguageModel, tokenizer: Tokenizer) -> None:
+    """Catch a tokenizer of another model; a model may have spare places, as some round their vocabulary up."""
+    if tokenizer.vocab_size > model.vocab_size:
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model.vocab_size}; use the model's tokenizer"
+        )
+    if tokenizer.mask_token_id != model.mask_token_id:
+        raise InputError(
+            f"the tokenizer's mask token is {tokenizer.mask_token_id}, the model's {model.mask_token_id};"
+            " use the model's tokenizer"
+        )
+
+
+def _build_encoder(config: Config, tokenizer: Tokenizer) -> PackedEncoder:
+    overrides: dict[str, Any] = {
+        "vocab_size": tokenizer.vocab_size,
+        "pad_token_id": tokenizer.pad_token_id,
+        "max_position_embeddings": config.data.max_length,
+        **config.model.shape_overrides(),
+    }
+    if overrides["max_position_embeddings"] < config.data.max_length:
+        raise InputError(
+            f"model.max_position_embeddings is {overrides['max_position_embeddings']}, data.max_length is"
+            f" {config.data.max_length}; the model must hold a whole row"
+        )
+    if config.model.family == "modernbert":
+        named = {new: value for name, value in overrides.items() for new in _MODERNBERT_NAMES.get(name, (name,))}
+        overrides = named
+    return _FAMILIES[config.model.family].from_variant(config.model.variant, **overrides)

@@ -1,0 +1,99 @@
+"""What a run looks like: curves.png and a self-contained report.html."""
+
+from __future__ import annotations
+
+import base64
+import html
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from maskwright.config import Config
+from maskwright.inference.visualize import PredictionView
+from maskwright.runs.folder import RunFolder
+from maskwright.storage import write_text
+
+_PANELS = (
+    ("Loss", {"loss": "training", "val_loss": "held-out"}),
+    ("Masked accuracy", {"mlm_accuracy": "training", "val_mlm_accuracy": "held-out"}),
+    ("Learning rate", {"lr": "learning rate"}),
+    ("Tokens per second", {"tokens_per_s": "tokens/s"}),
+)
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
+h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2rem }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; padding: .25rem .8rem .25rem 0; vertical-align: top }
+th { font-weight: 600; white-space: nowrap; width: 1% } tr { border-bottom: 1px solid #e4e4e4 }
+caption { text-align: left; color: #666; padding-top: 1rem } img { max-width: 100% }
+pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 13px }
+"""
+
+
+def write_report(run: RunFolder, config: Config, figures: dict[str, Any], predictions: PredictionView) -> list[str]:
+    """Write both files; the sentences returned say what had to be left out."""
+    metrics = run.read_metrics()
+    notes = []
+    try:
+        plot_curves(metrics, figures.get("unigram_loss"), run.curves_file)
+    except ImportError:
+        notes.append("no curves.png: pictures need an extra, pip install 'maskwright[track]'")
+    write_text(run.report_file, _build_html(run, config, figures, predictions))
+    return notes
+
+
+def plot_curves(metrics: list[dict[str, float]], unigram_loss: float | None, path: Path) -> None:
+    """Loss, accuracy, learning rate and speed against the step."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    for axes, (title, series) in zip(figure.subplots(2, 2).flat, _PANELS, strict=True):
+        for name, label in series.items():
+            points = [(line["step"], line[name]) for line in metrics if name in line]
+            if points:
+                style = {"marker": "o"} if name.startswith("val_") else {"linewidth": 1.2}
+                axes.plot(*zip(*points, strict=True), label=label, **style)
+        if title == "Loss" and unigram_loss is not None:
+            axes.axhline(unigram_loss, color="grey", linestyle="--", linewidth=1, label="unigram baseline")
+        axes.set(title=title, xlabel="step")
+        axes.grid(alpha=0.3)
+        if len(axes.get_legend_handles_labels()[0]) > 1:
+            axes.legend()
+    figure.savefig(path)
+
+
+def _build_html(run: RunFolder, config: Config, figures: dict[str, Any], predictions: PredictionView) -> str:
+    name = html.escape(config.run.name)
+    picture = ""
+    if run.curves_file.is_file():
+        encoded = base64.b64encode(run.curves_file.read_bytes()).decode()
+        picture = f'<h2>Curves</h2><img alt="training curves" src="data:image/png;base64,{encoded}">'
+    rows = "".join(f"<tr><th>{label}</th><td>{value}</td></tr>" for label, value in format_figures(figures).items())
+    settings = html.escape(yaml.safe_dump(config.model_dump(by_alias=True, exclude_none=True), sort_keys=False))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{name}</title><style>{_STYLE}</style></head>"
+        f"<body><h1>{name}</h1><h2>Figures</h2><table>{rows}</table>{picture}"
+        f"<h2>Held-out predictions</h2>{predictions._repr_html_()}"
+        f"<h2>Configuration</h2><pre>{settings}</pre></body></html>\n"
+    )
+
+
+def format_figures(figures: dict[str, Any]) -> dict[str, str]:
+    """The figures of a run in words."""
+    formatted = {}
+    if "loss" in figures:
+        gain = figures["unigram_loss"] - figures["loss"]
+        side = "under" if gain >= 0 else "over"
+        formatted = {
+            "held-out loss": f"{figures['loss']:.3f} ({abs(gain):.2f} nats {side} the unigram baseline"
+            f" {figures['unigram_loss']:.3f})",
+            "masked accuracy": f"{figures['accuracy']:.1%} of {figures['num_masked']:,} held-out masked tokens",
+            "perplexity": f"{figures['perplexity']:.1f}",
+        }
+    return formatted | {
+        "trained on": f"{figures['tokens']:,} tokens in {figures['steps']:,} steps, {figures['seconds']:.0f} s"
+        f" ({figures['tokens'] / max(figures['seconds'], 1e-9):,.0f} tokens/s)",
+        "parameters": f"{figures['parameters']:,}",
+    }

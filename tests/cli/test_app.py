@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import typer
+
+import maskwright
+from maskwright.cli.app import app
+from maskwright.errors import RunError
+
+Command = Callable[..., Any]
+SURFACE = {
+    "": {"--version", "--debug"},
+    "train": {"settings", "--overwrite"},
+    "fill": {"model", "text", "--top-k", "--json"},
+}
+
+
+def test_the_words_of_the_command_line_are_these() -> None:
+    """Other people's scripts rely on them: a change here is a change of the interface."""
+    group: Any = typer.main.get_command(app)
+    found = {"": {option for parameter in group.params for option in parameter.opts}}
+    for name, subcommand in group.commands.items():
+        found[name] = {option for parameter in subcommand.params for option in parameter.opts}
+        assert not any(parameter.secondary_opts for parameter in subcommand.params)
+    assert found == SURFACE
+
+
+@pytest.mark.parametrize(
+    ("words", "example"),
+    [
+        (["--help"], "maskwright train"),
+        (["train", "--help"], "maskwright train preset=low_resource data.train=corpus.txt run.name=mine"),
+        (["fill", "--help"], 'maskwright fill runs/quickstart "The for [MASK] is used to iterate over a sequence."'),
+    ],
+)
+def test_help_shows_an_example(command: Command, words: list[str], example: str) -> None:
+    result = command(*words)
+    assert (result.code, result.err) == (0, "")
+    assert "Usage: maskwright" in result.out
+    assert "Example" in result.out
+    assert example in re.sub(r"\s+", " ", result.out)
+
+
+def test_without_words_the_help_is_shown(command: Command) -> None:
+    result = command()
+    assert "Usage: maskwright" in result.out
+    assert result.err == ""
+    assert result.code == 2
+
+
+def test_version(command: Command) -> None:
+    result = command("--version")
+    assert (result.code, result.out) == (0, f"{maskwright.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["trian"], "No such command 'trian'"),
+        (["train", "--overwite"], "No such option: --overwite"),
+        (["fill"], "Missing argument 'model'"),
+        (["fill", "model", "text", "--top-k", "many"], "Invalid value for '--top-k'"),
+    ],
+)
+def test_bad_usage_is_one_line(command: Command, words: list[str], complaint: str) -> None:
+    command(*words).assert_refused(complaint)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(command: Command, place: int) -> None:
+    words = ["train", "unknown.key=1"]
+    words.insert(place, "--debug")
+    result = command(*words)
+    assert result.code == 2
+    assert "Traceback (most recent call last)" in result.err
+    assert result.err.splitlines()[-1].startswith("error: unknown configuration key 'unknown'")
+
+
+def test_python_dash_m_is_the_same_program() -> None:
+    program = [sys.executable, "-m", "maskwright"]
+    version = subprocess.run([*program, "--version"], check=False, capture_output=True, text=True)
+    assert (version.returncode, version.stdout, version.stderr) == (0, f"{maskwright.__version__}\n", "")
+    mistake = subprocess.run([*program, "train", "runn.name=x"], check=False, capture_output=True, text=True)
+    assert (mistake.returncode, mistake.stdout) == (2, "")
+    assert mistake.stderr == "error: unknown configuration key 'runn'; did you mean 'run'?\n"
+
+
+def _fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("maskwright.config.load_config", fail)
+
+
+@pytest.mark.parametrize("error", [RunError("the loss is nan"), OSError(28, "No space left on device")])
+def test_a_failed_run_exits_with_one(command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    _fail_with(monkeypatch, error)
+    result = command("train")
+    assert (result.code, result.err) == (1, f"error: {error}\n")
+
+
+def test_a_message_of_several_lines_becomes_one(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fail_with(monkeypatch, RunError("first\nsecond"))
+    assert command("train").err == "error: first second\n"
+
+
+def test_an_interrupt_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fail_with(monkeypatch, KeyboardInterrupt())
+    result = command("train")
+    assert result.code == 130
+    assert "the same command resumes" in result.err
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    _fail_with(monkeypatch, ZeroDivisionError())
+    monkeypatch.setattr("sys.argv", ["maskwright", "train"])
+    with pytest.raises(ZeroDivisionError):
+        maskwright.cli.app.main()

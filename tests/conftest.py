@@ -1,0 +1,123 @@
+"""Small inputs that many tests share: sentences, a text file of them, a tokenizer and the settings of a short run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.training import train_tokenizer
+
+_SUBJECTS = ["the cat", "a small dog", "my old teacher", "every student", "the quiet river", "one red bird"]
+_VERBS = ["sees", "follows", "remembers", "likes", "carries"]
+_OBJECTS = ["the green house", "a long road"]
+_ENDINGS = ["", " in the morning", " before it rains", " with great care"]
+
+
+@pytest.fixture(scope="session")
+def sentences() -> list[str]:
+    """Sixty different sentences of various lengths."""
+    return [
+        f"{subject} {verb} {thing}{_ENDINGS[(number + len(verb)) % len(_ENDINGS)]}."
+        for number, subject in enumerate(_SUBJECTS)
+        for verb in _VERBS
+        for thing in _OBJECTS
+    ]
+
+
+@pytest.fixture(scope="session")
+def corpus_file(sentences: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "sentences.txt"
+    path.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer(sentences: list[str]) -> Tokenizer:
+    return train_tokenizer(sentences, vocab_size=160)
+
+
+_TINY_RUN = {
+    "run": {"name": "tiny"},
+    "model": {"variant": "tiny", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+    "tokenizer": {"vocab_size": 160},
+    "data": {"max_length": 32, "validation_share": 0.2},
+    "optimizer": {"learning_rate": 3e-3},
+    "training": {
+        "epochs": 10,
+        "max_steps": 12,
+        "batch_tokens": 256,
+        "log_every_steps": 4,
+        "checkpoint_every_steps": 5,
+        "device": "cpu",
+    },
+}
+
+
+@pytest.fixture
+def tiny_values(corpus_file: Path, tmp_path: Path) -> dict[str, Any]:
+    """Settings of a run that takes a second or two; the run's folder is `tmp_path / "runs" / "tiny"`."""
+    values: dict[str, Any] = copy.deepcopy(_TINY_RUN)
+    values["run"]["out"] = str(tmp_path / "runs")
+    values["data"]["train"] = str(corpus_file)
+    return values
+
+
+@pytest.fixture(scope="session")
+def trained_run(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of the tiny settings; copy what you want to change."""
+    from rich.console import Console
+
+    from maskwright.config import build_config
+    from maskwright.runs.pretrain import pretrain
+
+    values: dict[str, Any] = copy.deepcopy(_TINY_RUN)
+    values["run"]["out"] = str(tmp_path_factory.mktemp("trained"))
+    values["data"]["train"] = str(corpus_file)
+    return pretrain(build_config(values), console=Console(quiet=True)).folder.path
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    code: int
+    out: str
+    err: str
+
+    def assert_refused(self, *words: str) -> None:
+        """Exit code 2 and one line on stderr that holds the words."""
+        assert self.code == 2, self
+        assert self.err.startswith("error: ")
+        assert self.err.count("\n") == 1
+        assert "Traceback" not in self.err + self.out
+        for word in words:
+            assert word in self.err
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
+    """Run `maskwright` with these words, in this process."""
+    from maskwright.cli.app import main
+
+    def run(*words: object) -> CommandResult:
+        monkeypatch.setattr("sys.argv", ["maskwright", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        captured = capsys.readouterr()
+        return CommandResult(int(end.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def tiny_command(tiny_values: dict[str, Any], tmp_path: Path) -> list[str]:
+    """The words of a command that trains the tiny settings."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tiny_values), encoding="utf-8")
+    return ["train", str(path)]

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maskwright.data.store import SampleIndex, TokenStore
+
+documents_lists = st.lists(st.lists(st.integers(0, 99), max_size=30), max_size=20)
+
+
+@given(documents_lists)
+def test_a_store_keeps_every_document_that_has_tokens(documents: list[list[int]]) -> None:
+    store = TokenStore.from_documents(documents, vocab_size=100)
+    kept = [store.ids[begin:end].tolist() for begin, end in zip(store.offsets[:-1], store.offsets[1:], strict=True)]
+    assert kept == [document for document in documents if document]
+    assert store.num_documents == len(kept)
+    assert store.num_tokens == sum(map(len, documents))
+
+
+@given(documents_lists)
+def test_counts_are_how_often_each_id_occurs(documents: list[list[int]]) -> None:
+    counts = TokenStore.from_documents(documents, vocab_size=100).count_ids(100)
+    flat = [token_id for document in documents for token_id in document]
+    assert counts.tolist() == [flat.count(token_id) for token_id in range(100)]
+
+
+def test_ids_beyond_sixteen_bits_are_kept() -> None:
+    store = TokenStore.from_documents([[65_535, 65_536, 200_000]], vocab_size=200_001)
+    assert store.ids.tolist() == [65_535, 65_536, 200_000]
+
+
+@given(documents_lists, st.integers(1, 12))
+def test_samples_in_order_are_the_corpus_with_nothing_lost(documents: list[list[int]], max_tokens: int) -> None:
+    store = TokenStore.from_documents(documents, vocab_size=100)
+    samples = SampleIndex.build(store, max_tokens)
+    spans = [store.ids[start : start + length] for start, length in zip(samples.starts, samples.lengths, strict=True)]
+    assert np.concatenate([*spans, store.ids[:0]]).tolist() == store.ids.tolist()
+
+
+@given(documents_lists, st.integers(1, 12))
+def test_samples_fit_and_stay_within_one_document(documents: list[list[int]], max_tokens: int) -> None:
+    store = TokenStore.from_documents(documents, vocab_size=100)
+    samples = SampleIndex.build(store, max_tokens)
+    assert all(1 <= length <= max_tokens for length in samples.lengths)
+    assert len(samples) == sum(-(-len(document) // max_tokens) for document in documents)
+    ends = set((samples.starts + samples.lengths).tolist())
+    assert set(store.offsets[1:].tolist()) <= ends

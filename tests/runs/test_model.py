@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from maskwright.config import build_config
+from maskwright.errors import InputError
+from maskwright.models.bert import BERT
+from maskwright.models.modernbert import ModernBERT
+from maskwright.runs.model import build_model, check_vocabulary
+from maskwright.text.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
+
+SMALL = {"variant": "tiny", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+def build(tokenizer: Tokenizer, values: dict[str, Any]) -> Any:
+    values = {"data": {"max_length": 24}, **values, "model": SMALL | values.get("model", {})}
+    return build_model(build_config(values), tokenizer)
+
+
+def test_the_model_fits_the_tokenizer_and_the_rows(tokenizer: Tokenizer) -> None:
+    model = build(tokenizer, {})
+    assert isinstance(model.encoder, BERT)
+    assert model.vocab_size == model.encoder.config.vocab_size == tokenizer.vocab_size
+    assert model.encoder.config.max_position_embeddings == 24
+    assert model.encoder.config.pad_token_id == tokenizer.pad_token_id
+    assert model.mask_token_id == tokenizer.mask_token_id
+    assert model.special_token_ids == tuple(tokenizer.all_special_ids)
+
+
+def test_masking_and_head_settings_reach_the_model(tokenizer: Tokenizer) -> None:
+    masking = {"ratio": 0.4, "random_token_ratio": 0.2, "unchanged_ratio": 0.3, "selection": "bernoulli"}
+    head = {"mlm_head_dropout": 0.25, "mlm_head_activation": "relu", "layer_norm_eps": 1e-6, "initializer_range": 0.05}
+    model = build(tokenizer, {"masking": masking, "model": head, "run": {"seed": 9}})
+    assert (model.mask_ratio, model.seed) == (0.4, 9)
+    assert (model.masker.random_token_ratio, model.masker.unchanged_ratio) == (0.2, 0.3)
+    assert model.masker.selection == "bernoulli"
+    assert (model.mlm_head_dropout, model.mlm_head_activation) == (0.25, "relu")
+    assert (model.mlm_norm.eps, model.initializer_range) == (1e-6, 0.05)
+
+
+def test_shape_settings_reach_a_modernbert_under_its_own_names(tokenizer: Tokenizer) -> None:
+    settings = {
+        "family": "modernbert",
+        "hidden_act": "silu",
+        "hidden_dropout_prob": 0.2,
+        "attention_probs_dropout_prob": 0.3,
+        "layer_norm_eps": 1e-6,
+        "local_attention": 8,
+        "norm_bias": True,
+    }
+    model = build(tokenizer, {"model": settings})
+    assert isinstance(model.encoder, ModernBERT)
+    config = model.encoder.config
+    assert (config.hidden_activation, config.norm_eps, config.local_attention) == ("silu", 1e-6, 8)
+    assert (config.embedding_dropout, config.mlp_dropout, config.attention_dropout) == (0.2, 0.2, 0.3)
+    assert config.norm_bias is True
+    assert model.mlm_norm.eps == 1e-6
+
+
+def test_the_seed_decides_the_weights(tokenizer: Tokenizer) -> None:
+    first, again, other = (build(tokenizer, {"run": {"seed": seed}}).encoder.state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_a_model_to_continue_from_keeps_its_weights_and_takes_the_masking(trained_run: Path) -> None:
+    tokenizer = load_tokenizer(trained_run / "model")
+    masking = {"ratio": 0.5, "unchanged_ratio": 0.0}
+    values = {"model": {"from": str(trained_run)}, "data": {"max_length": 32}, "masking": masking}
+    model = build_model(build_config(values), tokenizer)
+    reloaded = type(model).from_pretrained(trained_run).state_dict()
+    assert all(torch.equal(tensor, reloaded[name]) for name, tensor in model.state_dict().items())
+    assert (model.mask_ratio, model.masker.unchanged_ratio) == (0.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"data": {"max_length": 64}}, r"data\.max_length is 64, .* takes 32 tokens; lower it"),
+        ({"model": {"hidden_size": 32}}, r"brings its own shape; remove model\.hidden_size"),
+    ],
+)
+def test_settings_against_the_model_to_continue_from_are_refused(
+    trained_run: Path, settings: dict[str, Any], complaint: str
+) -> None:
+    values = {"data": {"max_length": 32}, **settings}
+    values["model"] = {**settings.get("model", {}), "from": str(trained_run)}
+    with pytest.raises(InputError, match=complaint):
+        build_model(build_config(values), load_tokenizer(trained_run / "model"))
+
+
+def test_a_tokenizer_may_be_smaller_than_the_model_but_not_larger(tokenizer: Tokenizer) -> None:
+    backend = tokenizer.backend.from_str(tokenizer.backend.to_str())
+    backend.add_tokens(["brandnew"])
+    larger = as_tokenizer(backend)
+    check_vocabulary(build(larger, {}), tokenizer)
+    with pytest.raises(InputError, match="use the model's tokenizer"):
+        check_vocabulary(build(tokenizer, {}), larger)
+
+
+def test_a_tokenizer_with_another_mask_token_is_refused(tokenizer: Tokenizer) -> None:
+    other = Tokenizer(
+        tokenizer.backend.from_str(tokenizer.backend.to_str()), {**tokenizer.special_tokens, "mask": "the"}
+    )
+    with pytest.raises(InputError, match="the tokenizer's mask token is"):
+        check_vocabulary(build(tokenizer, {}), other)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskwright.config import build_config
+from maskwright.inference.visualize import PredictionSample, PredictionView
+from maskwright.runs.folder import RunFolder
+from maskwright.runs.report import format_figures, write_report
+
+FIGURES: dict[str, Any] = {
+    "loss": 3.25,
+    "accuracy": 0.271,
+    "perplexity": 25.8,
+    "unigram_loss": 5.0,
+    "num_masked": 1234,
+    "tokens": 10_000,
+    "steps": 50,
+    "seconds": 4.0,
+    "parameters": 77_000,
+}
+VIEW = PredictionView(
+    [PredictionSample(["<b>", "dog"], ["[MASK]", "dog"], ["cat", "dog"], [True, False], [False, True])]
+)
+
+
+def test_the_loss_stands_beside_the_baseline() -> None:
+    figures = format_figures(FIGURES)
+    assert figures["held-out loss"] == "3.250 (1.75 nats under the unigram baseline 5.000)"
+    worse = format_figures(FIGURES | {"loss": 5.5})
+    assert worse["held-out loss"] == "5.500 (0.50 nats over the unigram baseline 5.000)"
+    assert figures["masked accuracy"] == "27.1% of 1,234 held-out masked tokens"
+    assert figures["trained on"] == "10,000 tokens in 50 steps, 4 s (2,500 tokens/s)"
+
+
+def test_without_a_final_evaluation_the_cost_is_still_told() -> None:
+    cost = {name: FIGURES[name] for name in ("tokens", "steps", "seconds", "parameters")}
+    assert list(format_figures(cost)) == ["trained on", "parameters"]
+
+
+def test_text_is_shown_and_never_becomes_markup(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    config = build_config({"data": {"train": "<script>x.txt"}})
+    assert write_report(run, config, FIGURES, VIEW) == []
+    text = run.report_file.read_text()
+    assert "&lt;script&gt;x.txt" in text
+    assert "&lt;b&gt;" in text
+    assert "<script" not in text
+
+
+def test_without_matplotlib_the_report_has_no_picture_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    run = RunFolder(tmp_path)
+    (note,) = write_report(run, build_config({}), FIGURES, VIEW)
+    assert "pip install 'maskwright[track]'" in note
+    assert not run.curves_file.exists()
+    assert "<img" not in run.report_file.read_text()
+    assert "3.250" in run.report_file.read_text()

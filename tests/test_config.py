@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import maskwright
+from maskwright.config import Config, ModelConfig, Section, build_config, load_config
+from maskwright.errors import InputError
+from maskwright.models.bert import BertConfig
+from maskwright.models.modernbert import ModernBertConfig
+from maskwright.presets import PRESETS
+from maskwright.runs.model import _MODERNBERT_NAMES
+
+SOURCE = Path(maskwright.__file__).parent
+VALUES: dict[str, Any] = {
+    "preset": "low_resource",
+    "run": {"name": "mine", "seed": 7},
+    "model": {"from": "runs/other", "mlm_head_dropout": 0.2, "use_stochastic_depth": True},
+    "data": {"validation": None, "max_length": 64},
+    "optimizer": {"learning_rate": 1e-4},
+    "training": {"max_seconds": 2.5},
+}
+OVERRIDES = [
+    "preset=low_resource",
+    "run.name=mine",
+    "run.seed=7",
+    "model.from=runs/other",
+    "model.mlm_head_dropout=0.2",
+    "model.use_stochastic_depth=true",
+    "data.validation=null",
+    "data.max_length=64",
+    "optimizer.learning_rate=1e-4",
+    "training.max_seconds=2.5",
+]
+
+
+def write_yaml(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_yaml_overrides_and_python_give_the_same_configuration(tmp_path: Path) -> None:
+    from_python = build_config(VALUES)
+    assert load_config(write_yaml(tmp_path, yaml.safe_dump(VALUES))) == from_python
+    assert load_config(write_yaml(tmp_path, ""), OVERRIDES) == from_python
+    assert load_config(None, OVERRIDES) == from_python
+    assert Config.from_preset("low_resource", VALUES) == from_python
+    assert from_python.optimizer.learning_rate == 1e-4
+    assert from_python.model.use_stochastic_depth is True
+
+
+def test_overrides_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path) -> None:
+    path = write_yaml(tmp_path, "preset: low_resource\nmasking: {ratio: 0.3, unchanged_ratio: 0.2}\n")
+    config = load_config(path, ["masking.ratio=0.4"])
+    assert config.masking.ratio == 0.4
+    assert config.masking.unchanged_ratio == 0.2
+    assert config.masking.random_token_ratio == PRESETS["low_resource"]["masking"]["random_token_ratio"]
+
+
+def test_without_a_file_the_quickstart_is_the_start(tmp_path: Path) -> None:
+    assert load_config() == Config.from_preset("quickstart")
+    assert load_config(write_yaml(tmp_path, "run: {name: mine}")) == Config(run={"name": "mine"})
+
+
+def test_the_starting_model_is_called_from_in_files_and_from__in_python() -> None:
+    config = build_config({"model": {"from": "bert-base-uncased"}})
+    assert config == build_config({"model": {"from_": "bert-base-uncased"}})
+    assert config.model.from_ == "bert-base-uncased"
+    assert config.model_dump(by_alias=True)["model"]["from"] == "bert-base-uncased"
+    assert "from_" not in config.model.shape_overrides()
+
+
+def test_empty_sections_mean_their_defaults(tmp_path: Path) -> None:
+    path = write_yaml(tmp_path, "training:\ndata:\n")
+    assert load_config(path) == Config()
+    assert load_config(path, ["training.epochs=5"]).training.epochs == 5
+
+
+@pytest.mark.parametrize("name", ["2024", "007", "2024-01-05", "1e3", "yes"])
+def test_a_name_that_looks_like_a_number_or_a_date_stays_a_name(tmp_path: Path, name: str) -> None:
+    assert load_config(None, [f"run.name={name}"]).run.name == name
+    assert load_config(write_yaml(tmp_path, f"run: {{name: '{name}'}}")).run.name == name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["trainig.epochs=3"], "unknown configuration key 'trainig'; did you mean 'training'?"),
+        (["training.epoch=3"], "unknown configuration key 'training.epoch'; did you mean 'epochs'?"),
+        (["model.form=x"], "unknown configuration key 'model.form'; did you mean 'from'?"),
+        (["data.zzz=1"], "unknown configuration key 'data.zzz'; known are max_length, packing_window"),
+        (["preset=low_resorce"], "no preset 'low_resorce'; did you mean 'low_resource'?"),
+        (["preset=[low_resource]"], "no preset '['low_resource']'"),
+        (["training.epochs=0"], "configuration key 'training.epochs' is '0': Input should be greater than or equal"),
+        (["training.epochs=many"], "configuration key 'training.epochs' is 'many': Input should be a valid integer"),
+        (["optimizer.type=sgd"], "configuration key 'optimizer.type' is 'sgd': Input should be 'adamw' or 'muon'"),
+        (["optimizer.learning_rate=inf"], "'optimizer.learning_rate' is 'inf': Input should be a finite number"),
+        (["run.name=../elsewhere"], "configuration key 'run.name' is '../elsewhere'"),
+        (["run.name=.."], "configuration key 'run.name' is '..'"),
+        (["run.seed=-1"], "configuration key 'run.seed' is '-1'"),
+        (["data=corpus.txt"], "configuration key 'data' is 'corpus.txt'"),
+        (
+            ["masking.random_token_ratio=0.7", "masking.unchanged_ratio=0.4"],
+            "random_token_ratio + unchanged_ratio exceeds 1",
+        ),
+        (["training.epochs"], "'training.epochs' is not an override; write section.key=value"),
+        (["=3"], "'=3' is not an override"),
+        (["data.train.path=x", "preset=quickstart"], "configuration key 'data.train' is {'path': 'x'}"),
+        (["data.train=x", "data.train.path=y"], "'data.train.path=y': train is not a section"),
+    ],
+)
+def test_a_mistake_is_answered_with_the_key_and_what_would_do(overrides: list[str], complaint: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        load_config(None, overrides)
+    assert complaint in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"run: [unclosed", "is not valid YAML"),
+        (b"run: {name: \xff}", "is not valid YAML"),
+        (b"run: !!python/object/apply:os.getcwd []", "is not valid YAML"),
+        (b"- run", "holds a list; expected sections such as"),
+        (b"just words", "holds a str; expected sections such as"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused_in_one_line(tmp_path: Path, content: bytes, complaint: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=complaint) as refusal:
+        load_config(path)
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no configuration file at .*absent\.yaml"):
+        load_config(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("preset", "mask_ratio", "random_token_ratio", "unchanged_ratio", "mlm_head_dropout"),
+    [
+        ("bert_standard", 0.15, 0.1, 0.1, 0.1),
+        ("low_resource", 0.20, 0.05, 0.05, 0.15),
+        ("domain_adaptation", 0.10, 0.05, 0.05, 0.05),
+    ],
+)
+def test_presets_have_their_published_values(
+    preset: str, mask_ratio: float, random_token_ratio: float, unchanged_ratio: float, mlm_head_dropout: float
+) -> None:
+    config = Config.from_preset(preset)
+    assert config.masking.ratio == mask_ratio
+    assert config.masking.random_token_ratio == random_token_ratio
+    assert config.masking.unchanged_ratio == unchanged_ratio
+    assert config.model.mlm_head_dropout == mlm_head_dropout
+
+
+def test_domain_adaptation_takes_small_steps_from_any_model() -> None:
+    config = Config.from_preset("domain_adaptation")
+    assert (config.optimizer.learning_rate, config.optimizer.weight_decay, config.training.epochs) == (1e-5, 0.001, 2)
+    assert config.model.shape_overrides() == {}
+
+
+@pytest.mark.parametrize("preset", [*PRESETS, None])
+def test_a_saved_configuration_reloads_equal(tmp_path: Path, preset: str | None) -> None:
+    config = build_config({"preset": preset, "run": {"name": "2024-01-05"}, "model": {"from": "a/b"}})
+    config.save(tmp_path / "config.yaml")
+    assert load_config(tmp_path / "config.yaml") == config
+
+
+def test_assignments_are_checked_like_the_constructor() -> None:
+    config = Config()
+    with pytest.raises(ValueError, match="greater than or equal to 1"):
+        config.training.epochs = 0
+    with pytest.raises(ValueError, match="exceeds 1"):
+        config.masking.random_token_ratio = 0.95
+
+
+def _settings_read(section: str) -> set[str]:
+    """Every attribute that a module other than the configuration's own reads from what it calls the section."""
+    holders = (section, "config", "settings")
+    names = set()
+    for path in SOURCE.rglob("*.py"):
+        if path.name not in ("config.py", "presets.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                is_read = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+                if is_read and ast.unparse(node.value).endswith(holders):
+                    names.add(node.attr)
+    return names
+
+
+def _sections() -> dict[str, type[Section]]:
+    annotations = {name: field.annotation for name, field in Config.model_fields.items() if name != "preset"}
+    return {name: kind for name, kind in annotations.items() if isinstance(kind, type) and issubclass(kind, Section)}
+
+
+def test_every_section_is_looked_at() -> None:
+    assert {*_sections(), "preset"} == set(Config.model_fields)
+
+
+@pytest.mark.parametrize("section", sorted(_sections()))
+def test_every_setting_is_read_somewhere(section: str) -> None:
+    settings = set(_sections()[section].model_fields)
+    if section == "model":
+        settings -= _shape_settings()
+    assert settings - _settings_read(section) == set()
+
+
+def test_every_shape_setting_is_an_option_of_some_encoder() -> None:
+    bert = {field.name for field in fields(BertConfig)}
+    modernbert = {field.name for field in fields(ModernBertConfig)}
+    for name in _shape_settings():
+        theirs = _MODERNBERT_NAMES.get(name, (name,))
+        assert name in bert or set(theirs) <= modernbert, name
+    for theirs in _MODERNBERT_NAMES.values():
+        assert set(theirs) <= modernbert
+
+
+def _shape_settings() -> set[str]:
+    """The model settings that are handed to the encoder by name."""
+    every_shape: dict[str, Any] = {
+        name: {"hidden_act": "gelu", "residual_init": "zero", "normalization_type": "rms_norm"}.get(name, 0.5)
+        for name, field in ModelConfig.model_fields.items()
+        if field.default is None and name != "from_"
+    }
+    integers = [name for name, field in ModelConfig.model_fields.items() if field.annotation == int | None]
+    booleans = [name for name, field in ModelConfig.model_fields.items() if field.annotation == bool | None]
+    every_shape |= dict.fromkeys(integers, 2) | dict.fromkeys(booleans, True)
+    return set(ModelConfig(**every_shape).shape_overrides())

@@ -1,0 +1,102 @@
+"""What importing costs, and what the source must never do."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import maskwright
+
+SOURCE = Path(maskwright.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+HEAVY = {"torch", "transformers", "pydantic", "numpy", "tokenizers", "rich", "yaml"}
+_MODULES_AFTER_IMPORT = "import maskwright, json, sys; print(json.dumps(sorted(sys.modules)))"
+_MODULES_AFTER_HELP = """
+import json, sys
+from maskwright.cli.app import main
+sys.argv = ["maskwright", "--help"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print()
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def modules_after(code: str) -> set[str]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    assert HEAVY.isdisjoint(modules_after(_MODULES_AFTER_IMPORT))
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    assert {"torch", "transformers", "pydantic", "numpy"}.isdisjoint(modules_after(_MODULES_AFTER_HELP))
+
+
+@pytest.mark.parametrize("name", maskwright.__all__)
+def test_every_public_name_resolves(name: str) -> None:
+    assert getattr(maskwright, name) is not None
+    assert name in dir(maskwright)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Bert'"):
+        maskwright.Bert  # noqa: B018
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _calls(tree: ast.AST) -> Iterator[str]:
+    """Calls by their dotted name, and the keywords given to them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+            yield from (f"keyword {keyword.arg}" for keyword in node.keywords)
+
+
+def forbidden_uses(source: str) -> set[str]:
+    """Ways to run code that a file brings with it."""
+    tree = ast.parse(source)
+    modules = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "torch.load"}
+    calls = {"torch.load", "eval", "exec", "compile", "yaml.unsafe_load", "yaml.full_load", "keyword trust_remote_code"}
+    return modules.intersection(_imports(tree)) | calls.intersection(_calls(tree))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_source_file_can_run_what_it_reads(path: Path) -> None:
+    assert forbidden_uses(path.read_text(encoding="utf-8")) == set()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import torch\ntorch.load('x')",
+        "from torch import load",
+        "eval('1')",
+        "exec('1')",
+        "AutoModel.from_pretrained('x', trust_remote_code=True)",
+        "import yaml\nyaml.unsafe_load('x')",
+    ],
+)
+def test_the_search_for_such_uses_finds_them(source: str) -> None:
+    assert forbidden_uses(source)
+    assert not forbidden_uses("model.eval()")

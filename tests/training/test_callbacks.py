@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+import torch
+from rich.console import Console
+
+from maskwright.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from maskwright.errors import InputError
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.training.callbacks import Callback, EarlyStopping, ModelCheckpoint, TensorBoard
+from maskwright.training.progress import ProgressDisplay, format_duration
+from maskwright.training.trainer import Trainer
+
+
+@pytest.fixture
+def fit(build_model, padded_batches):
+    def run(callbacks, epochs=2, learning_rate=1e-2, validation=None, **training):
+        trainer = Trainer(
+            build_model(dropout=0.1),
+            OptimizerConfig(learning_rate=learning_rate),
+            ScheduleConfig(type="constant", warmup_steps=0),
+            TrainingConfig(device="cpu", **training),
+        )
+        trainer.fit(padded_batches, validation, epochs=epochs, callbacks=callbacks)
+        return trainer
+
+    return run
+
+
+class FakeTrainer:
+    """Hands out metrics of the test's choosing, with one weight that says which epoch it is of."""
+
+    def __init__(self, callback, monitor):
+        self.model = torch.nn.Linear(1, 1)
+        self.model.save_pretrained = lambda folder, tokenizer=None: self.saved.append(folder)
+        self.saved = []
+        self.metric_names = (monitor,)
+        self.stop_training = False
+        self.history = type("History", (), {"history": {}})()
+        callback.trainer = self
+        self.callback, self.monitor = callback, monitor
+
+    def run(self, values):
+        """Epochs until the callback stops the run; gives their number."""
+        self.callback.on_train_begin()
+        for epoch, value in enumerate(values):
+            with torch.no_grad():
+                self.model.weight.fill_(float(epoch))
+            self.callback.on_epoch_end(epoch, {self.monitor: value})
+            if self.stop_training:
+                break
+        self.callback.on_train_end()
+        return epoch + 1
+
+
+def test_model_checkpoint_writes_a_folder_per_epoch_that_loads(fit, tmp_path, padded_batches):
+    trainer = fit([ModelCheckpoint(tmp_path / "mlm_{epoch:02d}-{loss:.2f}")])
+    losses = trainer.history.history["loss"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"mlm_01-{losses[0]:.2f}", f"mlm_02-{losses[1]:.2f}"]
+    loaded = MaskedLanguageModel.from_pretrained(tmp_path / f"mlm_02-{losses[1]:.2f}")
+    trainer.model.eval()
+    assert torch.equal(loaded(padded_batches[0]).logits, trainer.model(padded_batches[0]).logits)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "values", "kept"),
+    [("val_loss", [3.0, 2.0, 2.5, 1.0], [0, 1, 3]), ("val_mlm_accuracy", [0.1, 0.3, 0.2, 0.3], [0, 1])],
+)
+def test_save_best_only_writes_improvements(monitor, values, kept):
+    trainer = FakeTrainer(ModelCheckpoint("m{epoch}", monitor=monitor, save_best_only=True), monitor)
+    trainer.run(values)
+    assert trainer.saved == [f"m{epoch + 1}" for epoch in kept]
+
+
+@pytest.mark.parametrize("name", ["m_{accuracy}", "m_{}", "m_{epoch:zz}", "m_{epoch"])
+def test_model_checkpoint_with_a_name_that_cannot_be_filled_is_refused_before_training(fit, tmp_path, name):
+    class NoStep(Callback):
+        def on_step_end(self, step):
+            pytest.fail("the run began")
+
+    with pytest.raises(InputError, match="known are epoch, loss, mlm_accuracy"):
+        fit([ModelCheckpoint(tmp_path / name), NoStep()])
+
+
+@pytest.mark.parametrize("callback", [EarlyStopping(), ModelCheckpoint("m", save_best_only=True)])
+def test_missing_monitor_is_refused_before_training(fit, callback):
+    class NoStep(Callback):
+        def on_step_end(self, step):
+            pytest.fail("the run began")
+
+    with pytest.raises(InputError, match=r"no metric 'val_loss' .*known are loss, mlm_accuracy; give fit a validation"):
+        fit([callback, NoStep()])
+
+
+@pytest.mark.parametrize(
+    ("settings", "values", "stopped_epoch"),
+    [
+        ({"patience": 0}, [3, 2, 2, 1], 2),
+        ({"patience": 1}, [3, 2, 2, 1], 2),
+        ({"patience": 2}, [3, 2, 2, 1, 2, 1, 0], 5),
+        ({"patience": 3}, [3, 2, 2, 2], None),
+        ({"patience": 1, "min_delta": 0.5}, [3.0, 2.4, 2.0, 1.0], 2),
+        ({"patience": 1, "mode": "max"}, [1, 2, 3, 2, 5], 3),
+    ],
+)
+def test_early_stopping_waits_for_its_patience(settings, values, stopped_epoch):
+    callback = EarlyStopping(monitor="figure", **settings)
+    num_epochs = FakeTrainer(callback, "figure").run(values)
+    assert callback.stopped_epoch == stopped_epoch
+    assert num_epochs == (len(values) if stopped_epoch is None else stopped_epoch + 1)
+
+
+def test_early_stopping_on_accuracy_waits_for_it_to_rise():
+    callback = EarlyStopping(monitor="val_mlm_accuracy", patience=1)
+    assert FakeTrainer(callback, "val_mlm_accuracy").run([0.1, 0.2, 0.3, 0.3, 0.9]) == 4
+    assert callback.stopped_epoch == 3
+
+
+@pytest.mark.parametrize(("restore", "weight"), [(True, 1.0), (False, 3.0)])
+def test_early_stopping_restores_the_best_weights_when_asked(restore, weight):
+    trainer = FakeTrainer(EarlyStopping(monitor="loss", patience=2, restore_best_weights=restore), "loss")
+    assert trainer.run([3.0, 1.0, 2.0, 2.0]) == 4
+    assert float(trainer.model.weight.detach()) == weight
+
+
+def test_early_stopping_in_a_real_run_goes_back_to_the_best_epoch(fit, padded_batches):
+    class KeepWeights(Callback):
+        def __init__(self):
+            self.weights = []
+
+        def on_epoch_end(self, epoch, metrics):
+            self.weights.append({name: param.detach().clone() for name, param in self.trainer.model.named_parameters()})
+
+    keep = KeepWeights()
+    stop = EarlyStopping(monitor="val_loss", patience=2, restore_best_weights=True)
+    # Validation on random text: it can only get worse while the training text is learnt.
+    noise = [{"input_ids": torch.randint(5, 60, (8, 16), generator=torch.Generator().manual_seed(1))}]
+    trainer = fit([keep, stop], epochs=20, learning_rate=5e-2, validation=noise)
+    losses = trainer.history.history["val_loss"]
+    best = losses.index(min(losses))
+    assert len(losses) == best + 3 < 20
+    for name, param in trainer.model.named_parameters():
+        assert torch.equal(param, keep.weights[best][name])
+        assert name.startswith("encoder.embeddings.token_type") or not torch.equal(param, keep.weights[-1][name])
+
+
+def read_events(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_events_can_be_read_back(fit, tmp_path, padded_batches):
+    lines = []
+
+    class Log(Callback):
+        def on_log(self, metrics):
+            lines.append(metrics)
+
+    trainer = fit([TensorBoard(tmp_path, update_freq="batch"), Log()], validation=padded_batches[:1], log_every_steps=4)
+    events = read_events(tmp_path)
+    for name in ("loss", "mlm_accuracy", "val_loss", "val_mlm_accuracy"):
+        assert events[f"epoch/{name}"] == [
+            (epoch, pytest.approx(value)) for epoch, value in enumerate(trainer.history.history[name])
+        ]
+    for name in ("loss", "mlm_accuracy", "lr", "grad_norm", "tokens_per_s", "mask_ratio"):
+        assert events[f"step/{name}"] == [(line["step"], pytest.approx(line[name])) for line in lines]
+    assert [line["step"] for line in lines] == [4, 6, 8, 12]
+
+
+def test_tensorboard_per_epoch_writes_no_steps(fit, tmp_path):
+    fit([TensorBoard(tmp_path)])
+    assert set(read_events(tmp_path)) == {"epoch/loss", "epoch/mlm_accuracy"}
+
+
+def test_progress_is_plain_lines_outside_a_terminal(fit):
+    console = Console(file=StringIO(), width=40)  # narrower than a line: a log file has no width
+    trainer = fit([ProgressDisplay(console)], log_every_steps=3)
+    output = console.file.getvalue()
+    assert "\x1b" not in output
+    first, *rest = output.splitlines()
+    assert first.startswith("step 3  epoch 1  25%  loss ")
+    for part in ("accuracy ", " tokens/s", " left"):
+        assert part in first
+    losses = trainer.history.history["loss"]
+    assert [line.split("  ")[:2] for line in rest] == [
+        ["epoch 1 done", f"loss {losses[0]:.4f}"],
+        ["epoch 2 done", f"loss {losses[1]:.4f}"],
+    ]
+
+
+def test_progress_is_a_bar_in_a_terminal(fit):
+    console = Console(file=StringIO(), force_terminal=True, width=160, legacy_windows=False)
+    display = ProgressDisplay(console)
+    fit([display], log_every_steps=3)
+    output = console.file.getvalue()
+    assert "━" in output
+    assert "100%" in output
+    assert "tokens/s" in output
+    assert output.endswith("\x1b[?25h") or "\x1b[?25h" in output.splitlines()[-1]  # the cursor is shown again
+
+
+def test_progress_bar_stops_after_an_error(fit):
+    class Failing(Callback):
+        def on_step_end(self, step):
+            raise ValueError("mine")
+
+    console = Console(file=StringIO(), force_terminal=True, legacy_windows=False)
+    with pytest.raises(ValueError, match="mine"):
+        fit([ProgressDisplay(console), Failing()])
+    assert "\x1b[?25h" in console.file.getvalue()
+    assert console._live_stack == []
+
+
+def test_durations_read_as_clocks():
+    assert [format_duration(seconds) for seconds in (0, 59.6, 61, 3725)] == ["0:00", "1:00", "1:01", "1:02:05"]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from maskwright.batch import as_packed
+from maskwright.errors import InputError
+from maskwright.training.evaluate import Evaluation, evaluate, evaluate_unigram
+
+
+def test_figures_do_not_depend_on_batch_size_or_row_order(build_model, build_loader):
+    model = build_model()
+    expected = evaluate(model, build_loader(shuffle=False).epoch(0))
+    assert expected.num_masked > 30
+    for loader in (build_loader(rows_per_batch=1), build_loader(rows_per_batch=100), build_loader(window=5)):
+        for epoch in (0, 3):
+            result = evaluate(model, loader.epoch(epoch))
+            assert result.loss == pytest.approx(expected.loss, rel=1e-6)
+            assert result.accuracy == expected.accuracy
+            assert result.num_masked == expected.num_masked
+
+
+def test_padded_batches_do_not_depend_on_their_order_either(build_model, padded_batches):
+    model = build_model()
+    rows = torch.cat([batch["input_ids"] for batch in padded_batches]).flip(0)
+    whole = {"input_ids": rows, "attention_mask": (rows != 0).long()}
+    expected = evaluate(model, map(as_packed, padded_batches), mask_ratio=0.4)
+    result = evaluate(model, [as_packed(whole)], mask_ratio=0.4)
+    assert result.loss == pytest.approx(expected.loss, rel=1e-6)
+    assert result.num_masked == expected.num_masked
+
+
+def test_dropout_is_off_and_every_mode_comes_back(build_model, build_loader):
+    model = build_model(dropout=0.5)
+    expected = evaluate(model.eval(), build_loader().epoch(0))
+    assert not model.training
+    model.train()
+    model.encoder.embeddings.eval()  # a part that is kept out of training
+    assert evaluate(model, build_loader().epoch(0)) == expected
+    assert model.training
+    assert model.encoder.layers.training
+    assert not model.encoder.embeddings.training
+
+
+def test_mode_comes_back_after_an_error(build_model):
+    def broken():
+        yield as_packed(torch.tensor([[2, 5, 6, 3]]))
+        raise OSError("disk")
+
+    model = build_model().train()
+    with pytest.raises(OSError, match="disk"):
+        evaluate(model, broken())
+    assert model.training
+
+
+@torch.no_grad()
+def test_loss_is_the_mean_cross_entropy_of_the_masked_tokens(build_model, build_loader):
+    model = build_model().eval()
+    batch = next(build_loader(rows_per_batch=50).epoch(0))
+    corrupted = model.corrupt(batch, seed=4, epoch=0, ratio=0.3)
+    logits = model(corrupted.batch).logits.flatten(0, 1)
+    expected = torch.nn.functional.cross_entropy(logits, corrupted.labels.flatten())
+    result = evaluate(model, [batch], mask_ratio=0.3, seed=4)
+    assert result.loss == pytest.approx(float(expected), rel=1e-6)
+    hits = (logits.argmax(-1) == corrupted.labels.flatten()).sum()
+    assert result.accuracy == pytest.approx(float(hits) / result.num_masked)
+    assert result.num_masked == int(corrupted.selected.sum())
+
+
+def test_perplexity_is_the_exponential_of_the_loss():
+    assert Evaluation(2.5, 0.1, 10).perplexity == pytest.approx(math.exp(2.5))
+    assert math.isfinite(Evaluation(1e6, 0.0, 10).perplexity)
+
+
+def test_no_batch_is_refused_and_nothing_masked_is_no_perfect_score(build_model):
+    with pytest.raises(InputError, match="no batch"):
+        evaluate(build_model(), [])
+    result = evaluate(build_model(), [as_packed(torch.tensor([[2, 3]]))])
+    assert math.isnan(result.loss)
+    assert math.isnan(result.perplexity)
+    assert result.num_masked == 0
+
+
+def test_unigram_loss_equals_a_direct_count(build_model, build_loader):
+    model, held_out = build_model(), build_loader(20, seed=3)
+    counts = [0] * 60
+    for batch in build_loader().epoch(0):
+        for token in batch.input_ids.flatten().tolist():
+            counts[token] += token > 4
+    total = sum(counts) + 60
+    losses = []
+    for batch in held_out.epoch(0):
+        labels = model.corrupt(batch, seed=15, epoch=0, ratio=0.15).labels.flatten().tolist()
+        losses += [-math.log((counts[label] + 1) / total) for label in labels if label != -100]
+    result = evaluate_unigram(model.masker, held_out.epoch(0), torch.tensor(counts))
+    assert result == pytest.approx(sum(losses) / len(losses), rel=1e-9)
+    assert evaluate(model, held_out.epoch(0)).num_masked == len(losses)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from maskwright.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from maskwright.training.callbacks import Callback, EarlyStopping
+from maskwright.training.trainer import Trainer
+
+
+class Log(Callback):
+    def __init__(self):
+        self.lines = []
+
+    def on_log(self, metrics):
+        timed = ("tokens_per_s", "elapsed_s")
+        self.lines.append({name: value for name, value in metrics.items() if name not in timed})
+
+
+class SaveAt(Callback):
+    """Saves at one step, as a run that is killed right after would have."""
+
+    def __init__(self, folder, step):
+        self.folder, self.step = folder, step
+
+    def on_step_end(self, step):
+        if step == self.step:
+            self.trainer.save_checkpoint(self.folder)
+
+
+def build_trainer(model, type, max_steps=None):
+    return Trainer(
+        model,
+        OptimizerConfig(type=type, learning_rate=1e-2),
+        ScheduleConfig(type="cosine_decay", warmup_steps=3),
+        TrainingConfig(device="cpu", log_every_steps=4, max_steps=max_steps),
+        mask_ratio=lambda progress: 0.4 - 0.2 * progress,
+        seed=5,
+    )
+
+
+def assert_resumes(tmp_path, build_model, train, validation, type, step, max_steps=None):
+    whole_log, rest_log = Log(), Log()
+    whole = build_trainer(build_model(dropout=0.2), type, max_steps)
+    whole.fit(train, validation, epochs=3, callbacks=[whole_log, SaveAt(tmp_path, step)])
+    resumed = build_trainer(build_model(dropout=0.2, seed=99), type, max_steps)
+    resumed.load_checkpoint(tmp_path / f"step-{step}")
+    resumed.fit(train, validation, epochs=3, callbacks=[rest_log])
+
+    assert resumed.history.history == whole.history.history
+    assert [line for line in whole_log.lines if line["step"] > step] == rest_log.lines
+    assert resumed.state.step == whole.state.step
+    assert resumed.state.num_tokens == whole.state.num_tokens
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+    for name, tensor in whole.optimizers.state_tensors().items():
+        assert torch.equal(tensor, resumed.optimizers.state_tensors()[name]), name
+    return whole
+
+
+@pytest.mark.parametrize("type", ["adamw", "muon"])
+@pytest.mark.parametrize("place", ["log line", "between log lines", "last step of an epoch", "first step of an epoch"])
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path, build_model, build_loader, type, place):
+    train, validation = build_loader(), build_loader(10, seed=1)
+    per_epoch = train.num_batches(0)
+    step = {
+        "log line": per_epoch + 8 - per_epoch % 4,
+        "between log lines": per_epoch + 3 - per_epoch % 2,
+        "last step of an epoch": per_epoch,
+        "first step of an epoch": per_epoch + 1,
+    }[place]
+    whole = assert_resumes(tmp_path, build_model, train, validation, type, step)
+    assert len(whole.history.history["val_loss"]) == 3
+
+
+@pytest.mark.parametrize("step", [3, 6, 7])
+def test_resume_over_a_list_of_padded_batches(tmp_path, build_model, padded_batches, step):
+    assert_resumes(tmp_path, build_model, padded_batches, None, "adamw", step)
+
+
+@pytest.mark.parametrize("max_steps", [8, 6])
+def test_run_saved_after_its_last_step_takes_no_further_one(tmp_path, build_model, padded_batches, max_steps):
+    """Within an epoch and at its edge."""
+    whole = assert_resumes(tmp_path, build_model, padded_batches, None, "adamw", max_steps, max_steps)
+    assert whole.state.step == max_steps
+
+
+class SaveAtEpochEnd(Callback):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_epoch_end(self, epoch, metrics):
+        self.trainer.save_checkpoint(self.folder)
+
+
+def test_checkpoint_from_the_end_of_an_epoch_does_not_repeat_it(tmp_path, build_model, padded_batches):
+    whole = build_trainer(build_model(dropout=0.2), "adamw")
+    whole.fit(padded_batches, epochs=3, callbacks=[SaveAtEpochEnd(tmp_path)])
+    for step in (6, 12, 18):
+        resumed = build_trainer(build_model(dropout=0.2), "adamw")
+        resumed.load_checkpoint(tmp_path / f"step-{step}")
+        assert resumed.fit(padded_batches, epochs=3).history == whole.history.history
+        assert all(
+            torch.equal(param, resumed.model.get_parameter(name)) for name, param in whole.model.named_parameters()
+        )
+
+
+def test_early_stopping_counts_the_epochs_before_the_interruption(tmp_path, build_model, padded_batches):
+    def stop_early():
+        return EarlyStopping(monitor="loss", patience=2, min_delta=100.0)  # no later epoch counts as better
+
+    whole = build_trainer(build_model(), "adamw")
+    assert len(whole.fit(padded_batches, epochs=9, callbacks=[stop_early(), SaveAt(tmp_path, 11)]).history["loss"]) == 3
+    resumed = build_trainer(build_model(), "adamw")
+    resumed.load_checkpoint(tmp_path / "step-11")
+    assert len(resumed.fit(padded_batches, epochs=9, callbacks=[stop_early()]).history["loss"]) == 3

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from maskwright.batch import as_packed
+from maskwright.config import OptimizerConfig
+from maskwright.training.optimizers import OptimizerSet, build_optimizers
+from maskwright.training.step import TrainStep
+
+
+class KeepGradients(OptimizerSet):
+    """Leaves the weights alone, so that gradients can be compared."""
+
+    def step(self) -> None: ...
+
+
+def compute_gradients(model, batch, *, step=0, micro_batch_tokens=None, max_norm=None, mask_ratio=0.3):
+    optimizers = KeepGradients([torch.optim.SGD(model.parameters(), lr=1.0)], model)
+    train_step = TrainStep(model, optimizers, 7, max_norm, micro_batch_tokens)
+    result = train_step(batch, step=step, epoch=0, mask_ratio=mask_ratio)
+    return result, {name: param.grad.clone() for name, param in model.named_parameters()}
+
+
+def test_micro_batches_give_the_gradients_of_the_whole_batch(build_model, build_loader):
+    model = build_model().train()
+    batch = next(build_loader(rows_per_batch=7).epoch(0))
+    counts = [int(model.corrupt(batch.rows(row, row + 1), 7, 0, 0.3).selected.sum()) for row in range(7)]
+    assert len(set(counts)) > 1, "the test needs unlike masked counts"
+    whole, expected = compute_gradients(model, batch)
+    for micro_batch_tokens in (16, 48):  # one row and three rows at a time, the last micro-batch a smaller one
+        result, gradients = compute_gradients(model, batch, micro_batch_tokens=micro_batch_tokens)
+        assert int(result.num_labelled) == int(whole.num_labelled) == sum(counts)
+        assert int(result.num_correct) == int(whole.num_correct)
+        torch.testing.assert_close(result.loss_sum, whole.loss_sum, rtol=1e-6, atol=0)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=0, msg=name)
+
+
+def test_gradients_are_those_of_the_mean_loss(build_model, build_loader):
+    model = build_model().train()
+    batch = next(build_loader().epoch(0))
+    _, gradients = compute_gradients(model, batch)
+    corrupted = model.corrupt(batch, 7, 0, 0.3)
+    logits = model(corrupted.batch).logits
+    model.zero_grad()
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), corrupted.labels.flatten()).backward()
+    for name, param in model.named_parameters():
+        torch.testing.assert_close(gradients[name], param.grad, atol=1e-6, rtol=0, msg=name)
+
+
+def test_nothing_to_mask_gives_zero_gradients(build_model):
+    model = build_model(dropout=0.1).train()
+    result, gradients = compute_gradients(model, as_packed(torch.tensor([[2, 3, 0], [2, 3, 0]])))
+    assert float(result.loss_sum) == 0.0
+    assert int(result.num_labelled) == 0
+    assert float(result.grad_norm) == 0.0
+    assert all(torch.equal(gradient, torch.zeros_like(gradient)) for gradient in gradients.values())
+
+
+def test_dropout_is_a_function_of_seed_and_step(build_model, build_loader):
+    model = build_model(dropout=0.3).train()
+    batch = next(build_loader().epoch(0))
+    torch.manual_seed(1)
+    _, first = compute_gradients(model, batch, step=5)
+    torch.manual_seed(2)
+    _, again = compute_gradients(model, batch, step=5)
+    _, other = compute_gradients(model, batch, step=6)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["mlm_dense.weight"], other["mlm_dense.weight"])
+
+
+def test_clipping_scales_all_gradients_to_the_norm(build_model, build_loader):
+    model = build_model().train()
+    batch = next(build_loader().epoch(0))
+    free, gradients = compute_gradients(model, batch)
+    norm = torch.sqrt(sum(gradient.square().sum() for gradient in gradients.values()))
+    torch.testing.assert_close(free.grad_norm, norm)
+    limit = float(norm) / 4
+    clipped, scaled = compute_gradients(model, batch, max_norm=limit)
+    torch.testing.assert_close(clipped.grad_norm, norm)
+    for name, gradient in scaled.items():
+        torch.testing.assert_close(gradient, gradients[name] / 4, atol=1e-6, rtol=1e-4)
+    _, loose = compute_gradients(model, batch, max_norm=float(norm) * 2)
+    torch.testing.assert_close(loose, gradients)
+
+
+@pytest.mark.parametrize("type", ["adamw", "muon"])
+def test_a_step_changes_every_weight_that_took_part(build_model, build_loader, type):
+    model = build_model().train()
+    before = {name: param.detach().clone() for name, param in model.named_parameters()}
+    config = OptimizerConfig(type=type, learning_rate=1e-2)
+    train_step = TrainStep(model, build_optimizers(model, config), 0, 1.0)
+    train_step(next(build_loader().epoch(0)), step=0, epoch=0, mask_ratio=0.3)
+    assert all(not torch.equal(before[name], param) for name, param in model.named_parameters())
