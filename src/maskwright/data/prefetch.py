@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 from collections.abc import Iterable, Iterator
@@ -37,7 +38,15 @@ def prefetch(items: Iterable[Item], depth: int = 4) -> Iterator[Item]:
             put("error", error)
 
     def consume() -> Iterator[Item]:
-        threading.Thread(target=produce, daemon=True).start()
+        thread = threading.Thread(target=produce, daemon=True)
+
+        def stop() -> None:
+            stopped.set()
+            thread.join()
+
+        # A thread still inside native code while the interpreter shuts down would abort the process.
+        atexit.register(stop)
+        thread.start()
         try:
             while True:
                 kind, value = ready.get()
@@ -48,6 +57,7 @@ def prefetch(items: Iterable[Item], depth: int = 4) -> Iterator[Item]:
                     raise value
                 yield value  # type: ignore[misc]
         finally:
-            stopped.set()
+            stop()
+            atexit.unregister(stop)
 
     return consume()
