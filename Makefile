@@ -1,8 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Everything the checks need; `hf` beyond transformers, `wiki`, `eval`, `export` and `serve` are installed by those who use them.
-EXTRAS := dev,track
+# Everything the checks need; the other extras are installed by those who use them.
+EXTRAS := dev,track,wiki
 
 .PHONY: setup train test lint format typecheck imports bench clean
 

@@ -111,7 +111,7 @@ def test_a_name_that_looks_like_a_number_or_a_date_stays_a_name(tmp_path: Path, 
         ),
         (["training.epochs"], "'training.epochs' is not an override; write section.key=value"),
         (["=3"], "'=3' is not an override"),
-        (["data.train.path=x", "preset=quickstart"], "configuration key 'data.train' is {'path': 'x'}"),
+        (["data.train={pth: x}"], "unknown configuration key 'pth'; did you mean 'path'?"),
         (["data.train=x", "data.train.path=y"], "'data.train.path=y': train is not a section"),
     ],
 )

@@ -38,6 +38,7 @@ _HOMES = {
     "load_tokenizer": "maskwright.text.tokenizer",
     "mask_text": "maskwright.inference.fill_mask",
     "predict_masked": "maskwright.inference.fill_mask",
+    "preprocess_wiki_dump": "maskwright.text.wiki.preprocess",
     "pretrain": "maskwright.runs.pretrain",
     "train_tokenizer": "maskwright.text.training",
     "visualize_mlm_predictions": "maskwright.inference.visualize",

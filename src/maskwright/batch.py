@@ -57,6 +57,10 @@ class PackedBatch:
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
+    def pin_memory(self) -> PackedBatch:
+        """Page-locked, so that copies to a GPU need not wait."""
+        return self._map(Tensor.pin_memory)
+
     def rows(self, start: int, stop: int) -> PackedBatch:
         return self._map(lambda tensor: tensor[start:stop])
 

@@ -28,7 +28,9 @@ class Stream(IntEnum):
     ORDER = 5
     ROWS = 6
     DROPOUT = 7
-    SPLIT = 8
+    PACKING = 8
+    PARTS = 9
+    AUGMENTATION = 10
 
 
 def compute_key(seed: int, epoch: int, stream: Stream) -> int:

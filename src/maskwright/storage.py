@@ -41,13 +41,14 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         for file in temporary.rglob("*"):
             if file.is_file():
                 _sync(file)
-        _replace_folder(temporary, folder)
+        replace_folder(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _sync(folder.parent)
 
 
-def _replace_folder(new: Path, folder: Path) -> None:
+def replace_folder(new: Path, folder: Path) -> None:
+    """Put a finished folder in the place of another, which stays whole until then."""
     if not folder.exists():
         os.rename(new, folder)
         return

@@ -227,8 +227,8 @@ class TestBadInput:
         [
             (b"", "is empty"),
             (b"\x7fELF\x00\x00\x01\x02", "is a binary file"),
-            (b" \n\n\t\n", "nothing but blank lines"),
-            (None, "no file at"),
+            (b" \n\n\t\n", "holds no text"),
+            (None, "no file, folder or glob match at"),
         ],
         ids=["empty", "binary", "blank", "missing"],
     )

@@ -130,7 +130,7 @@ def test_rows_are_nearly_full_on_sentence_like_lengths() -> None:
     rows = torch.cat([batch.is_padding for batch in loader.epoch(0)])
     share = float((~rows).float().mean())
     assert share >= 0.98
-    assert loader.utilisation(0) == pytest.approx(share)
+    assert loader.utilisation() == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

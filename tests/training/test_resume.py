@@ -62,7 +62,7 @@ def assert_resumes(tmp_path, build_model, train, validation, type, step, max_ste
 @pytest.mark.parametrize("place", ["log line", "between log lines", "last step of an epoch", "first step of an epoch"])
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path, build_model, build_loader, type, place):
     train, validation = build_loader(), build_loader(10, seed=1)
-    per_epoch = train.num_batches(0)
+    per_epoch = len(train)
     step = {
         "log line": per_epoch + 8 - per_epoch % 4,
         "between log lines": per_epoch + 3 - per_epoch % 2,

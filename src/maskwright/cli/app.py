@@ -10,6 +10,8 @@ import typer
 
 from maskwright import __version__
 from maskwright.cli.fill import fill
+from maskwright.cli.prepare import prepare_app
+from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
 from maskwright.errors import InputError, RunError
 
@@ -34,6 +36,8 @@ app = typer.Typer(
 )
 app.command()(train)
 app.command()(fill)
+app.add_typer(prepare_app, name="prepare")
+app.add_typer(tokenizer_app)
 
 
 @app.callback(invoke_without_command=True)
@@ -64,7 +68,7 @@ def main() -> None:
             typer.echo(f"error: {message}", err=True)
         code = 1 if isinstance(error, RunError | OSError) else 2
     if code == _INTERRUPTED:
-        typer.echo("interrupted; the same command resumes from the last checkpoint", err=True)
+        typer.echo("interrupted; the same command goes on from what was saved", err=True)
     sys.exit(code)
 
 

@@ -5,32 +5,36 @@ B rows, S row length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from maskwright.batch import PackedBatch
-from maskwright.data.packing import pack_rows
+from maskwright.data.assembly import BatchAssembler, SpecialIds
+from maskwright.data.order import EpochOrder
 from maskwright.data.prefetch import prefetch
+from maskwright.data.rows import NUM_SPECIALS, RowPlan
+from maskwright.data.shards import Shards, StoresInMemory
 from maskwright.data.store import SampleIndex, TokenStore
 from maskwright.errors import InputError
-from maskwright.randomness import Stream, compute_key, permutation
 
-NUM_SPECIALS = 2
-"""A sample is wrapped in [CLS] and [SEP]."""
+_SHARD_BITS = 40
+"""A sample's number is its shard's number, then its own in as many bits."""
 
 
 class PackedLoader:
-    """Iterates a store epoch by epoch; each sample appears exactly once per epoch.
+    """Iterates a corpus epoch by epoch; each sample of a shard of weight 1 appears exactly once per epoch.
 
-    Samples are shuffled, taken `window` at a time, packed by best fit, and the rows of a window shuffled again.
+    `rows_per_batch` counts the rows of all ranks together: a rank gets its share of every batch, so what a batch holds
+    does not depend on the number of ranks.
     """
 
     def __init__(
         self,
-        store: TokenStore,
+        store: TokenStore | Shards,
         *,
         cls_token_id: int,
         sep_token_id: int,
@@ -40,85 +44,102 @@ class PackedLoader:
         seed: int = 0,
         window: int = 10_000,
         shuffle: bool = True,
+        rank: int = 0,
+        world_size: int = 1,
+        pin_memory: bool = False,
     ) -> None:
         if row_length <= NUM_SPECIALS:
             raise InputError(f"the row length is {row_length}; it must be at least {NUM_SPECIALS + 1}")
         for name, value in (("rows per batch", rows_per_batch), ("packing window", window)):
             if value < 1:
                 raise InputError(f"the {name} is {value}; it must be at least 1")
-        if not store.num_documents:
+        if not 0 <= rank < world_size:
+            raise InputError(f"the rank is {rank}; it must lie between 0 and {world_size - 1}")
+        self.shards = StoresInMemory([store]) if isinstance(store, TokenStore) else store
+        if not self.shards.num_tokens:
             raise InputError("the corpus holds no tokens; there is nothing to train on")
-        self.store = store
-        self.samples = SampleIndex.build(store, row_length - NUM_SPECIALS)
         self.row_length = row_length
         self.rows_per_batch = rows_per_batch
         self.seed = seed
         self.window = window
         self.shuffle = shuffle
-        self._cls, self._sep, self._pad = cls_token_id, sep_token_id, pad_token_id
+        self.rank, self.world_size = rank, world_size
+        self._pin_memory = pin_memory
+        self._specials = SpecialIds(cls_token_id, sep_token_id, pad_token_id)
         self._next_epoch = 0
-        self._num_batches: dict[int, int] = {}
+        self._plan = lru_cache(maxsize=32)(self._build_plan)
+        self._row_counts = self._count_rows()
 
     def __len__(self) -> int:
-        """Batches in the next epoch to be iterated; epochs differ by a row or two of packing."""
-        return self.num_batches(self._next_epoch)
+        """Batches in an epoch."""
+        return math.ceil(self._order(0).num_rows / self.rows_per_batch)
 
     def __iter__(self) -> Iterator[PackedBatch]:
         """The next epoch: iterating again gives another order."""
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
         return self.epoch(epoch)
 
-    def num_batches(self, epoch: int) -> int:
-        if epoch not in self._num_batches:
-            num_rows = sum(1 for _ in self._rows(epoch))
-            self._num_batches = {epoch: -(-num_rows // self.rows_per_batch)}
-        return self._num_batches[epoch]
+    @property
+    def samples(self) -> SampleIndex:
+        """The samples of the first shard."""
+        return self._plan(0).samples
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[PackedBatch]:
         """The batches of one epoch from `start_batch` on, built ahead in the background."""
         return prefetch(self._batches(epoch, start_batch))
 
-    def utilisation(self, epoch: int = 0) -> float:
-        """The share of row places that hold a real token."""
-        num_rows = sum(1 for _ in self._rows(epoch))
-        num_tokens = int(self.samples.lengths.sum()) + NUM_SPECIALS * len(self.samples)
-        return num_tokens / (num_rows * self.row_length)
+    def utilisation(self) -> float:
+        """The share of row places that hold a real token, in the first shard."""
+        plan = self._plan(0)
+        num_tokens = int(plan.samples.lengths.sum()) + NUM_SPECIALS * len(plan.samples)
+        return num_tokens / (plan.num_rows * self.row_length)
+
+    def build_batch(self, rows: Sequence[Sequence[int]]) -> PackedBatch:
+        """A batch of chosen samples of the first shard, by their numbers, row by row."""
+        assembler = BatchAssembler(len(rows), self.row_length, self._specials)
+        samples = np.asarray([sample for row in rows for sample in row], dtype=np.int64)
+        counts = np.asarray([len(row) for row in rows], dtype=np.int64)
+        self._add(assembler, 0, np.arange(len(rows)), samples, counts)
+        return assembler.finish()
 
     def _batches(self, epoch: int, start_batch: int) -> Iterator[PackedBatch]:
-        rows = islice(self._rows(epoch), start_batch * self.rows_per_batch, None)
-        while batch_rows := list(islice(rows, self.rows_per_batch)):
-            yield self.build_batch(batch_rows)
+        order = self._order(epoch)
+        for start in range(start_batch * self.rows_per_batch, order.num_rows, self.rows_per_batch):
+            shards, rows = order.locate(start, start + self.rows_per_batch)
+            batch = self._assemble(shards[self.rank :: self.world_size], rows[self.rank :: self.world_size])
+            yield batch.pin_memory() if self._pin_memory else batch
 
-    def _rows(self, epoch: int) -> Iterator[list[int]]:
-        """The sample numbers of each row."""
-        order = self._order(epoch, Stream.ORDER, len(self.samples))
-        lengths = self.samples.lengths + NUM_SPECIALS
-        for start in range(0, len(order), self.window):
-            samples = order[start : start + self.window]
-            rows = pack_rows(lengths[samples].tolist(), self.row_length)
-            for row in self._order(epoch * len(self.samples) + start, Stream.ROWS, len(rows)):
-                yield [int(samples[place]) for place in rows[row]]
+    def _assemble(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> PackedBatch:
+        assembler = BatchAssembler(len(rows), self.row_length, self._specials)
+        for shard in dict.fromkeys(shards.tolist()):
+            places = np.nonzero(shards == shard)[0]
+            samples, counts = self._plan(shard).samples_of(rows[places])
+            self._add(assembler, shard, places, samples, counts)
+        return assembler.finish()
 
-    def _order(self, epoch: int, stream: Stream, num_items: int) -> np.ndarray:
-        if not self.shuffle:
-            return np.arange(num_items)
-        return permutation(num_items, compute_key(self.seed, epoch, stream)).numpy()
+    def _add(
+        self,
+        assembler: BatchAssembler,
+        shard: int,
+        places: NDArray[np.int64],
+        samples: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> None:
+        index = self._plan(shard).samples
+        numbers = (shard << _SHARD_BITS) + samples
+        ids = self.shards.store(shard).ids
+        assembler.add(places, counts, ids, index.starts[samples], index.lengths[samples], numbers)
 
-    def build_batch(self, rows: list[list[int]]) -> PackedBatch:
-        """A batch of the given rows, each a list of sample numbers."""
-        shape = (len(rows), self.row_length)
-        input_ids = np.full(shape, self._pad, dtype=np.int64)
-        document_ids, positions, sample_ids = (np.zeros(shape, dtype=np.int64) for _ in range(3))
-        for row, samples in enumerate(rows):
-            begin = 0
-            for document, sample in enumerate(samples, start=1):
-                start, length = self.samples.starts[sample], self.samples.lengths[sample]
-                end = begin + length + NUM_SPECIALS
-                input_ids[row, begin] = self._cls
-                input_ids[row, begin + 1 : end - 1] = self.store.ids[start : start + length]
-                input_ids[row, end - 1] = self._sep
-                document_ids[row, begin:end] = document
-                positions[row, begin:end] = np.arange(end - begin)
-                sample_ids[row, begin:end] = sample
-                begin = end
-        return PackedBatch(*map(torch.from_numpy, (input_ids, document_ids, positions, sample_ids)))
+    def _order(self, epoch: int) -> EpochOrder:
+        return EpochOrder(self._row_counts, self.shards.weights, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+
+    def _build_plan(self, shard: int) -> RowPlan:
+        return RowPlan.build(self.shards.store(shard), self.row_length, self.window)
+
+    def _count_rows(self) -> list[int]:
+        known = self.shards.row_counts(self.row_length, self.window)
+        if known is not None:
+            return known
+        counts = [self._plan(shard).num_rows for shard in range(self.shards.num_shards)]
+        self.shards.remember_row_counts(self.row_length, self.window, counts)
+        return counts

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 
 def pack_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:
     """Indices of the samples in each row; every sample is placed whole, longest first, where it fits tightest.
@@ -14,7 +16,8 @@ def pack_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:
     rows: list[list[int]] = []
     rows_by_space: list[list[int]] = [[] for _ in range(row_length + 1)]
     spaces_in_use = 0
-    for sample in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+    longest_first = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    for sample in longest_first.tolist():
         length = lengths[sample]
         if not 0 < length <= row_length:
             raise ValueError(f"sample {sample} has {length} tokens; rows hold 1 to {row_length}")

@@ -158,7 +158,7 @@ def _guess_settings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         "mlm_head_activation": config.get("classifier_activation", config.get("hidden_act", "gelu")),
         "layer_norm_eps": config.get("norm_eps", config.get("layer_norm_eps", 1e-12)),
     }
-    if (folder / "tokenizer.json").is_file():
+    if any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
         tokenizer = load_tokenizer(folder)
         settings |= {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": tokenizer.all_special_ids}
     return settings

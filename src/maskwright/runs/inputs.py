@@ -1,55 +1,86 @@
-"""From a configuration to what a model learns from: documents, tokenizer and loaders."""
+"""From a configuration to what a model learns from: a tokenizer and loaders."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from maskwright.config import BUILTIN_CORPUS, Config
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from maskwright.config import Config, build_sources
 from maskwright.data.loader import PackedLoader
+from maskwright.data.shards import TOKENIZER_FOLDER, PreparedShards, Shards, StoresInMemory, is_prepared
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.models.pretrained import resolve_folder
-from maskwright.text.builtin import read_python_documentation
-from maskwright.text.corpus import ReadingReport, read_lines
+from maskwright.runs.augmented import AugmentedLoader
+from maskwright.runs.texts import Say, read_documents
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.training import train_tokenizer
 
-Say = Callable[[str], None]
+_COUNTED_SHARDS = 8
 
 
 @dataclass(frozen=True)
-class Documents:
-    train: list[str]
-    validation: list[str]
+class TrainingData:
+    """What a run learns from and is measured on."""
+
+    tokenizer: Tokenizer
+    train: PackedLoader
+    validation: PackedLoader
 
 
-def read_documents(config: Config, warn: Say) -> Documents:
-    """The training and held-out texts."""
-    documents = _read_source(config.data.train, warn)
-    if config.data.validation is not None:
-        return Documents(documents, _read_source(config.data.validation, warn))
-    return split_documents(documents, config.data.validation_share)
+def load_data(config: Config, kept_tokenizer: Path | None, warn: Say) -> TrainingData:
+    """Open a prepared folder, or read and tokenize texts here; a run that goes on keeps its own tokenizer."""
+    if isinstance(config.data.train, str) and is_prepared(config.data.train):
+        return _open_prepared(config, Path(config.data.train))
+    return _read_texts(config, kept_tokenizer, warn)
 
 
-def split_documents(documents: list[str], share: float) -> Documents:
-    """Hold out a share by a hash of each text: the same texts whatever their order, and no text on both sides."""
-    limit = int(share * (1 << 64))
-    hashes = [int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) for text in documents]
-    if len(set(hashes)) < 2:
-        raise InputError(
-            f"the training text has {len(documents)} document(s), too few to hold some out; give data.validation,"
-            " or put one document on each line"
-        )
-    limit = max(limit, min(hashes) + 1)
-    if limit > max(hashes):
-        limit = max(hashes)
-    train = [text for text, digest in zip(documents, hashes, strict=True) if digest >= limit]
-    validation = [text for text, digest in zip(documents, hashes, strict=True) if digest < limit]
-    return Documents(train, validation)
+def _read_texts(config: Config, kept_tokenizer: Path | None, warn: Say) -> TrainingData:
+    documents = read_documents(config, warn)
+    tokenizer = get_tokenizer(config, [text for texts in documents.train for text in texts], kept_tokenizer)
+    weights = [source.weight for source in build_sources(config.data.train)]
+
+    def encode(texts: Sequence[Sequence[str]]) -> Shards:
+        return StoresInMemory([_encode(tokenizer, one) for one in texts], weights)
+
+    options = _loader_options(config, tokenizer) | {"shuffle": True}
+    train = PackedLoader(encode(documents.train), **options)
+    if config.augmentation.probability:
+        train = AugmentedLoader(documents.train, encode, config.augmentation, **options)
+    validation = pack_documents(documents.validation, tokenizer, **_loader_options(config, tokenizer), shuffle=False)
+    return TrainingData(tokenizer, train, validation)
+
+
+def _open_prepared(config: Config, folder: Path) -> TrainingData:
+    if config.augmentation.probability:
+        raise InputError(f"augmentation works on text, {folder} holds token ids; give the texts as data.train")
+    tokenizer = load_tokenizer(folder / TOKENIZER_FOLDER)
+    if config.tokenizer.path is not None:
+        given = open_tokenizer(config.tokenizer.path)
+        if given.backend.to_str() != tokenizer.backend.to_str():
+            raise InputError(
+                f"{folder} was prepared with another tokenizer than {config.tokenizer.path}; prepare it again"
+            )
+    held_out = PreparedShards(_validation_folder(config, folder), "validation")
+    if not held_out.num_tokens:
+        raise InputError(f"{held_out.folder} holds no validation documents; prepare it with a validation share")
+    options = _loader_options(config, tokenizer)
+    train = PackedLoader(PreparedShards(folder, "train"), **options, shuffle=True)
+    return TrainingData(tokenizer, train, PackedLoader(held_out, **options, shuffle=False))
+
+
+def _validation_folder(config: Config, folder: Path) -> Path:
+    if config.data.validation is None:
+        return folder
+    if not isinstance(config.data.validation, str) or not is_prepared(config.data.validation):
+        raise InputError("data.train is prepared data; data.validation must be prepared data too, or unset")
+    return Path(config.data.validation)
 
 
 def get_tokenizer(config: Config, documents: list[str], kept: Path | None) -> Tokenizer:
@@ -57,41 +88,48 @@ def get_tokenizer(config: Config, documents: list[str], kept: Path | None) -> To
     if kept is not None and (kept / "tokenizer.json").is_file():
         return load_tokenizer(kept)
     if config.tokenizer.path is not None:
-        return load_tokenizer(config.tokenizer.path)
+        return open_tokenizer(config.tokenizer.path)
     if config.model.from_ is not None:
-        return load_tokenizer(resolve_folder(config.model.from_))
+        return open_tokenizer(config.model.from_)
     settings = config.tokenizer
     return train_tokenizer(documents, settings.type, settings.vocab_size, settings.lowercase, settings.min_frequency)
 
 
-def build_loader(config: Config, tokenizer: Tokenizer, documents: list[str], shuffle: bool) -> PackedLoader:
-    return pack_documents(
-        documents,
-        tokenizer,
-        row_length=config.data.max_length,
-        rows_per_batch=max(1, config.training.batch_tokens // config.data.max_length),
-        seed=config.run.seed,
-        window=config.data.packing_window,
-        shuffle=shuffle,
-    )
+def open_tokenizer(name: str) -> Tokenizer:
+    """A tokenizer's file or folder, or that of a run, a model or a hub id."""
+    names_a_file = Path(name).is_file() or Path(name).suffix in (".json", ".txt")
+    return load_tokenizer(name if names_a_file else resolve_folder(name))
 
 
 def pack_documents(documents: Sequence[str], tokenizer: Tokenizer, **options: Any) -> PackedLoader:
-    """A loader over texts, with the tokenizer's special tokens; `options` are those of `PackedLoader`."""
-    return PackedLoader(
-        TokenStore.from_documents(tokenizer.encode_batch(documents), tokenizer.vocab_size),
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        **options,
-    )
+    """A loader over texts; `options` are those of `PackedLoader`."""
+    return PackedLoader(_encode(tokenizer, documents), **(_special_ids(tokenizer) | options))
 
 
-def _read_source(source: str, warn: Say) -> list[str]:
-    if source == BUILTIN_CORPUS:
-        return read_python_documentation()
-    report = ReadingReport()
-    documents = list(read_lines(source, report))
-    for warning in report.warnings(Path(source)):
-        warn(warning)
-    return documents
+def count_tokens(loader: PackedLoader, vocab_size: int) -> NDArray[np.int64]:
+    """How often each id occurs in the first shards, which is enough to know their frequencies."""
+    shards = range(min(loader.shards.num_shards, _COUNTED_SHARDS))
+    counts = [loader.shards.store(shard).count_ids(vocab_size) for shard in shards]
+    return np.sum(counts, axis=0)
+
+
+def _loader_options(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
+    return _special_ids(tokenizer) | {
+        "row_length": config.data.max_length,
+        "rows_per_batch": max(1, config.training.batch_tokens // config.data.max_length),
+        "seed": config.run.seed,
+        "window": config.data.packing_window,
+        "pin_memory": torch.cuda.is_available(),
+    }
+
+
+def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    return {
+        "cls_token_id": tokenizer.cls_token_id,
+        "sep_token_id": tokenizer.sep_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _encode(tokenizer: Tokenizer, documents: Sequence[str]) -> TokenStore:
+    return TokenStore.from_documents(tokenizer.encode_batch(documents), tokenizer.vocab_size)

@@ -14,9 +14,11 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import find_max_length
 from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.resizing import resize_vocabulary
 from maskwright.text.tokenizer import Tokenizer
 
 _FAMILIES: dict[str, type[PackedEncoder]] = {"bert": BERT, "modernbert": ModernBERT}
+_MAX_SPARE_TOKENS = 128
 _MODERNBERT_NAMES = {
     "hidden_act": ("hidden_activation",),
     "hidden_dropout_prob": ("embedding_dropout", "mlp_dropout"),
@@ -54,6 +56,13 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Masked
         origin = f" (preset {config.preset} may set it: preset=domain_adaptation does not)" if config.preset else ""
         raise InputError(f"model.from={source} brings its own shape; remove model.{name}{origin}")
     model = MaskedLanguageModel.from_pretrained(source)
+    if tokenizer.added_roles and 0 < tokenizer.vocab_size - model.vocab_size <= len(tokenizer.added_roles):
+        resize_vocabulary(
+            model,
+            tokenizer.vocab_size,
+            mask_token_id=tokenizer.mask_token_id,
+            special_token_ids=tokenizer.all_special_ids,
+        )
     check_vocabulary(model, tokenizer)
     limit = find_max_length(model.encoder)
     if limit is not None and config.data.max_length > limit:
@@ -61,6 +70,7 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Masked
     model.mask_ratio = config.masking.ratio
     model.mlm_head_dropout = config.model.mlm_head_dropout
     model.seed = config.run.seed
+    model.special_token_ids = tuple(tokenizer.all_special_ids)
     model.masker = TokenMasker(
         model.vocab_size,
         tokenizer.mask_token_id,
@@ -73,8 +83,8 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Masked
 
 
 def check_vocabulary(model: MaskedLanguageModel, tokenizer: Tokenizer) -> None:
-    """Catch a tokenizer of another model; a model may have spare places, as some round their vocabulary up."""
-    if tokenizer.vocab_size > model.vocab_size:
+    """Catch a tokenizer of another model; a model may have some spare places, as many round their vocabulary up."""
+    if not 0 <= model.vocab_size - tokenizer.vocab_size <= _MAX_SPARE_TOKENS:
         raise InputError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model.vocab_size}; use the model's tokenizer"
         )
@@ -82,6 +92,12 @@ def check_vocabulary(model: MaskedLanguageModel, tokenizer: Tokenizer) -> None:
         raise InputError(
             f"the tokenizer's mask token is {tokenizer.mask_token_id}, the model's {model.mask_token_id};"
             " use the model's tokenizer"
+        )
+    strangers = set(model.special_token_ids) - set(tokenizer.all_special_ids)
+    if strangers:
+        raise InputError(
+            f"the model's special tokens {sorted(strangers)} are ordinary ones in the tokenizer, whose own are"
+            f" {tokenizer.all_special_ids}; use the model's tokenizer"
         )
 
 

@@ -16,7 +16,7 @@ from maskwright.masking.schedule import compute_mask_ratio
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints
 from maskwright.runs.folder import RunFolder, find_run
-from maskwright.runs.inputs import build_loader, get_tokenizer, read_documents
+from maskwright.runs.inputs import count_tokens, load_data
 from maskwright.runs.model import build_model
 from maskwright.runs.report import write_report
 from maskwright.text.tokenizer import Tokenizer
@@ -42,12 +42,10 @@ def pretrain(config: Config, overwrite: bool = False, console: Console | None = 
     """Run a configuration, or go on with it where it stopped; wrong input is found before anything is written."""
     console = console or Console()
     run = find_run(config, overwrite)
-    documents = read_documents(config, warn=lambda text: _say(console, f"warning: {text}"))
-    tokenizer = get_tokenizer(config, documents.train, None if overwrite else run.tokenizer)
-    train = build_loader(config, tokenizer, documents.train, shuffle=True)
-    validation = build_loader(config, tokenizer, documents.validation, shuffle=False)
+    data = load_data(config, None if overwrite else run.tokenizer, lambda text: _say(console, f"warning: {text}"))
+    tokenizer, train, validation = data.tokenizer, data.train, data.validation
     model = build_model(config, tokenizer)
-    token_counts = torch.from_numpy(train.store.count_ids(model.vocab_size))
+    token_counts = torch.from_numpy(count_tokens(train, model.vocab_size))
     unigram_loss = evaluate_unigram(model.masker, validation.epoch(0), token_counts)
     trainer = build_trainer(config, model)
     run.begin(config, tokenizer, overwrite)
@@ -126,8 +124,8 @@ def _introduce(
         console,
         f"{run.path}  {config.model.from_ or f'{config.model.family} {config.model.variant}'}"
         f"  {num_parameters / 1e6:.1f}M parameters  vocabulary {model.vocab_size:,}\n"
-        f"train {train.store.num_tokens:,} tokens in {train.store.num_documents:,} documents,"
-        f" rows {train.utilisation():.1%} full; held out {validation.store.num_tokens:,} tokens\n"
+        f"train {train.shards.num_tokens:,} tokens in {train.shards.num_documents:,} documents,"
+        f" rows {train.utilisation():.1%} full; held out {validation.shards.num_tokens:,} tokens\n"
         f"objective {config.training.mode}, masking by {config.masking.strategy} from {config.masking.ratio:.0%}",
         style="",
     )

@@ -1,4 +1,4 @@
-"""Text files to documents: one document per line, blank lines skipped."""
+"""Text files to documents, one per line or one per paragraph, and the report on what reading met."""
 
 from __future__ import annotations
 
@@ -8,74 +8,125 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from maskwright.errors import InputError
+from maskwright.text.files import MAX_LINE_BYTES, ByteStream, open_stream, split_lines
 
-_SNIFFED_BYTES = 8192
-_MAX_INVALID_SHARE = 0.3
 _LONG_LINE_CHARS = 1_000_000
+_MAX_EXAMPLES = 3
 
 
 @dataclass
 class ReadingReport:
-    """What was met while reading, for one warning at the end instead of one per line."""
+    """What was met while reading, for a warning at the end instead of one per line; of examples it keeps the first."""
 
     num_documents: int = 0
+    num_blank: int = 0
+    """Lines or records without text; normal, so no warning."""
     num_invalid_lines: int = 0
+    invalid_lines: list[str] = field(default_factory=list)
+    """Where text was no valid UTF-8, as 'file:line'."""
+    num_bad_records: int = 0
+    bad_records: list[str] = field(default_factory=list)
+    """Records without the text they should hold, as 'file:line reason'."""
+    num_long_lines: int = 0
     long_lines: list[str] = field(default_factory=list)
-    """Lines so long that the file may be no line-by-line text, as 'line N (M characters)'."""
+    """Lines so long that the file may be no line-by-line text, as 'file: line N (M characters)'."""
 
-    def warnings(self, path: Path) -> list[str]:
+    def take(self, text: str) -> str | None:
+        """The text without outer blanks, counted; None if nothing is left."""
+        text = text.strip()
+        if not text:
+            self.num_blank += 1
+            return None
+        self.num_documents += 1
+        return text
+
+    def note_invalid(self, where: str) -> None:
+        self.num_invalid_lines += 1
+        if len(self.invalid_lines) < _MAX_EXAMPLES:
+            self.invalid_lines.append(where)
+
+    def note_bad_record(self, example: str) -> None:
+        self.num_bad_records += 1
+        if len(self.bad_records) < _MAX_EXAMPLES:
+            self.bad_records.append(example)
+
+    def note_length(self, path: Path, number: int, text: str) -> None:
+        if len(text) > _LONG_LINE_CHARS:
+            self.num_long_lines += 1
+            if len(self.long_lines) < _MAX_EXAMPLES:
+                self.long_lines.append(f"{path}: line {number} ({len(text):,} characters)")
+
+    def warnings(self, path: str | Path | None = None) -> list[str]:
+        """One sentence per kind of finding, led by the name of what was read, if it is given."""
+        name = "" if path is None else f"{path}: "
         warnings = []
         if self.num_invalid_lines:
             warnings.append(
-                f"{path}: {self.num_invalid_lines} lines are not valid UTF-8; their bad bytes were replaced by U+FFFD."
-                " Convert the file to UTF-8 if these lines matter"
+                f"{name}{self.num_invalid_lines:,} lines are not valid UTF-8 (first {', '.join(self.invalid_lines)});"
+                " their bad bytes were replaced by U+FFFD. Convert the file to UTF-8 if these lines matter"
+            )
+        if self.num_bad_records:
+            warnings.append(
+                f"{name}{self.num_bad_records:,} broken records were skipped (first {'; '.join(self.bad_records)})."
+                " Repair them if they matter"
             )
         if self.long_lines:
             warnings.append(
-                f"{path}: {self.long_lines[0]} is longer than {_LONG_LINE_CHARS:,} characters; it is split into"
+                f"{self.long_lines[0]} is longer than {_LONG_LINE_CHARS:,} characters; it is split into"
                 " samples with nothing lost, but check that the file has one document per line"
             )
         return warnings
 
 
 def read_lines(path: str | Path, report: ReadingReport | None = None) -> Iterator[str]:
-    """The non-blank lines of a UTF-8 text file, one at a time."""
+    """The non-blank lines of a UTF-8 text file, plain or compressed, one at a time; memory does not grow with it."""
     path = Path(path)
-    report = report if report is not None else ReadingReport()
-    _check_readable_text(path)
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            if number == 1:
-                raw = raw.removeprefix(codecs.BOM_UTF8)
-            try:
-                line = raw.decode("utf-8")
-            except UnicodeDecodeError:
-                line = raw.decode("utf-8", errors="replace")
-                report.num_invalid_lines += 1
-            line = line.strip()
-            if len(line) > _LONG_LINE_CHARS:
-                report.long_lines.append(f"line {number} ({len(line):,} characters)")
-            if line:
-                report.num_documents += 1
-                yield line
-    if not report.num_documents:
+    is_blank = True
+    with open_stream(path) as stream:
+        for document in text_lines(stream, report if report is not None else ReadingReport()):
+            is_blank = False
+            yield document
+    if not stream.num_bytes:
+        raise InputError(f"{path} is empty; expected one sentence or document per line")
+    if is_blank:
         raise InputError(f"{path} holds nothing but blank lines; expected one sentence or document per line")
 
 
-def _check_readable_text(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            start = file.read(_SNIFFED_BYTES)
-    except FileNotFoundError as error:
-        raise InputError(f"no file at {path}") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder; give a text file") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    if not start:
-        raise InputError(f"{path} is empty; expected one sentence or document per line")
-    if b"\0" in start:
-        raise InputError(f"{path} is a binary file (it holds NUL bytes); expected UTF-8 text")
-    decoded = start.decode("utf-8", errors="replace")
-    if decoded.count("\ufffd") > _MAX_INVALID_SHARE * len(decoded):
-        raise InputError(f"{path} is not UTF-8 text: most of its first bytes are invalid; convert it to UTF-8")
+def text_lines(stream: ByteStream, report: ReadingReport) -> Iterator[str]:
+    """A document per non-blank line."""
+    for number, line in decode_lines(stream, report, cut_long_lines=True):
+        document = report.take(line)
+        if document is not None:
+            report.note_length(stream.path, number, document)
+            yield document
+
+
+def text_paragraphs(stream: ByteStream, report: ReadingReport) -> Iterator[str]:
+    """A document per run of lines between blank ones, its inner newlines kept."""
+    lines: list[str] = []
+    num_chars = 0
+    for _, line in decode_lines(stream, report, cut_long_lines=True):
+        line = line.rstrip()
+        if line:
+            lines.append(line)
+            num_chars += len(line)
+        if lines and (not line or num_chars > MAX_LINE_BYTES):
+            report.num_documents += 1
+            yield "\n".join(lines).strip()
+            lines, num_chars = [], 0
+    if lines:
+        report.num_documents += 1
+        yield "\n".join(lines).strip()
+
+
+def decode_lines(stream: ByteStream, report: ReadingReport, *, cut_long_lines: bool) -> Iterator[tuple[int, str]]:
+    """(number, line) for every line of UTF-8 text; invalid bytes become U+FFFD and their lines are counted."""
+    stream.check_text()
+    for number, raw in enumerate(split_lines(stream, cut_long_lines=cut_long_lines), start=1):
+        if number == 1:
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+        try:
+            yield number, raw.decode("utf-8")
+        except UnicodeDecodeError:
+            report.note_invalid(f"{stream.path}:{number}")
+            yield number, raw.decode("utf-8", errors="replace")

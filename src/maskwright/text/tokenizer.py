@@ -1,56 +1,74 @@
-"""One face for tokenizers: ours, a `tokenizer.json` from anywhere, or a fast tokenizer of `transformers`."""
+"""One face for tokenizers: ours, files from anywhere, or a fast tokenizer of `transformers`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from maskwright.errors import InputError
-from maskwright.storage import read_json, write_text
+from maskwright.storage import write_text
+from maskwright.text.special_tokens import SETTING_NAMES, assign_roles, surround
+from maskwright.text.tokenizer_files import FAST_FILE, NAMES_FILE, SETTINGS_FILE, read_tokenizer
 
-SPECIAL_ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-_ROLE_SPELLINGS = {
-    "pad": ("[PAD]", "<pad>"),
-    "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]", "<s>"),
-    "sep": ("[SEP]", "</s>"),
-    "mask": ("[MASK]", "<mask>"),
-}
+_CHUNK_CHARS = 4_000_000
+"""Text encoded at a time; the library needs some 200 bytes a token until its answer has been read."""
 
 
 class Tokenizer:
-    """Text to ids and back, with the ids of the special tokens an encoder needs."""
+    """Text to ids and back, with the ids of the special tokens an encoder needs.
 
-    def __init__(self, backend: Backend, special_tokens: dict[str, str] | None = None) -> None:
+    Roles that the tokenizer has no token for are filled as `assign_roles` says: `mask` and `pad` always get a token
+    of their own, new at the end of the vocabulary; `cls`, `sep` and `unk` are served by the begin or end token where
+    there is one. So GPT-2 keeps `<|endoftext|>` for these three and gains `<mask>` (50257) and `<pad>` (50258), and a
+    model made for it needs `resize_vocabulary`.
+    """
+
+    def __init__(
+        self, backend: Backend, special_tokens: Mapping[str, str] | None = None, added_roles: Sequence[str] = ()
+    ) -> None:
         self.backend = backend
         backend.no_padding()
         backend.no_truncation()
-        self.special_tokens = special_tokens or _find_special_tokens(backend)
+        if special_tokens is None:
+            special_tokens, added_roles = assign_roles(backend, {})
+        self.special_tokens = dict(special_tokens)
+        self.added_roles = tuple(added_roles)
+        """Roles whose token was not in the tokenizer and has been added to it."""
+        self._vocab_size = 1 + max(_list_ids(backend))
         self.pad_token_id = self._role_id("pad")
         self.unk_token_id = self._role_id("unk")
         self.cls_token_id = self._role_id("cls")
         self.sep_token_id = self._role_id("sep")
         self.mask_token_id = self._role_id("mask")
+        for role, token in self.special_tokens.items():
+            if role != "mask" and token == self.mask_token:
+                raise InputError(f"the token '{token}' is both the mask and the {role} token; name another mask token")
+        surround(backend, self.special_tokens)
 
     @property
     def vocab_size(self) -> int:
-        """All ids, added tokens included."""
-        return self.backend.get_vocab_size(with_added_tokens=True)
+        """One more than the largest id, added tokens included; a vocabulary may have gaps."""
+        return self._vocab_size
 
     @property
     def mask_token(self) -> str:
         return self.special_tokens["mask"]
 
     @property
+    def kind(self) -> str:
+        """The model behind it: WordPiece, BPE, Unigram or WordLevel."""
+        return type(self.backend.model).__name__
+
+    @property
     def all_special_ids(self) -> list[int]:
         """Every id that is never masked and never drawn as a replacement."""
-        added = self.backend.get_added_tokens_decoder()
         roles = (self._role_id(role) for role in self.special_tokens)
-        return sorted({*roles, *(token_id for token_id, token in added.items() if token.special)})
+        return sorted({*roles, *(token_id for token_id, token in self._added().items() if token.special)})
 
     def encode(self, text: str) -> list[int]:
         """Ids with the special tokens around them."""
@@ -58,7 +76,10 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many texts, without special tokens around them."""
-        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        ids: list[list[int]] = []
+        for chunk in _cut_chunks(texts):
+            ids += [encoding.ids for encoding in self.backend.encode_batch_fast(chunk, add_special_tokens=False)]
+        return ids
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         return str(self.backend.decode([int(token_id) for token_id in ids], skip_special_tokens=skip_special_tokens))
@@ -70,11 +91,18 @@ class Tokenizer:
         """Write `tokenizer.json` and the two small files `transformers` reads beside it."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        names = {f"{role}_token": token for role, token in self.special_tokens.items()}
+        names: dict[str, Any] = {f"{role}_token": token for role, token in self.special_tokens.items()}
+        others = [token.content for token in self._added().values() if token.special]
+        others = [token for token in others if token not in self.special_tokens.values()]
+        if others:
+            names["additional_special_tokens"] = others
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names}
-        write_text(folder / "tokenizer.json", self.backend.to_str(pretty=True))
-        write_text(folder / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
-        write_text(folder / "special_tokens_map.json", json.dumps(names, indent=2) + "\n")
+        write_text(folder / FAST_FILE, self.backend.to_str(pretty=True))
+        write_text(folder / SETTINGS_FILE, json.dumps(settings, indent=2) + "\n")
+        write_text(folder / NAMES_FILE, json.dumps(names, indent=2) + "\n")
+
+    def _added(self) -> dict[int, AddedToken]:
+        return self.backend.get_added_tokens_decoder()
 
     def _role_id(self, role: str) -> int:
         token_id = self.backend.token_to_id(self.special_tokens[role])
@@ -84,18 +112,9 @@ class Tokenizer:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Read a `tokenizer.json`, or the one in a folder."""
-    path = Path(path)
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        raise InputError(f"no tokenizer at {file}; give a tokenizer.json or a folder that holds one")
-    try:
-        backend = Backend.from_str(file.read_text(encoding="utf-8"))
-    except Exception as error:  # the library raises bare Exception for a file it cannot read
-        raise InputError(f"{file} is not a tokenizer.json: {error}") from error
-    config_file = file.parent / "tokenizer_config.json"
-    named = read_json(config_file) if config_file.is_file() else {}
-    return Tokenizer(backend, _find_special_tokens(backend, named))
+    """Read a `tokenizer.json`, a `vocab.txt`, a `vocab.json` with `merges.txt`, or a folder with one of these."""
+    backend, settings = read_tokenizer(Path(path))
+    return Tokenizer(backend, *assign_roles(backend, settings))
 
 
 def as_tokenizer(tokenizer: Any) -> Tokenizer:
@@ -104,27 +123,36 @@ def as_tokenizer(tokenizer: Any) -> Tokenizer:
         return tokenizer
     backend = tokenizer if isinstance(tokenizer, Backend) else getattr(tokenizer, "backend_tokenizer", None)
     if isinstance(backend, Backend):
-        named = {f"{role}_token": getattr(tokenizer, f"{role}_token", None) for role in SPECIAL_ROLES}
-        copy = Backend.from_str(backend.to_str())  # padding and truncation are switched off in ours, not in theirs
-        return Tokenizer(copy, _find_special_tokens(copy, named))
+        copy = Backend.from_str(backend.to_str())  # what we switch off or add stays out of theirs
+        return Tokenizer(copy, *assign_roles(copy, {name: getattr(tokenizer, name, None) for name in SETTING_NAMES}))
     raise InputError(
         f"a {type(tokenizer).__name__} is not a tokenizer this can use; give a maskwright Tokenizer,"
         " a tokenizers.Tokenizer or a fast tokenizer of transformers"
     )
 
 
-def _find_special_tokens(backend: Backend, named: dict[str, Any] | None = None) -> dict[str, str]:
-    """The token of each role: as named by the tokenizer's settings, else by its usual spelling."""
-    found = {}
-    for role, spellings in _ROLE_SPELLINGS.items():
-        name = (named or {}).get(f"{role}_token")
-        name = name.get("content") if isinstance(name, dict) else name
-        candidates = (name, *spellings) if isinstance(name, str) else spellings
-        token = next((spelling for spelling in candidates if backend.token_to_id(spelling) is not None), None)
-        if token is None:
-            raise InputError(
-                f"the tokenizer has no {role} token (looked for {', '.join(spellings)}); train one with"
-                " maskwright or add the token to its tokenizer.json"
-            )
-        found[role] = token
-    return found
+def _list_ids(backend: Backend) -> set[int]:
+    """All ids; the library numbers added tokens by count, which in a vocabulary with gaps may hit a taken id."""
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    ids = set(vocabulary.values())
+    if len(ids) < len(vocabulary):
+        seen: dict[int, str] = {}
+        first, second = next((seen[i], t) for t, i in sorted(vocabulary.items()) if seen.setdefault(i, t) != t)
+        raise InputError(
+            f"the tokens '{first}' and '{second}' share the id {vocabulary[first]}; number the vocabulary without gaps"
+            " before tokens are added to it"
+        )
+    return ids
+
+
+def _cut_chunks(texts: Sequence[str]) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    num_chars = 0
+    for text in texts:
+        chunk.append(text)
+        num_chars += len(text)
+        if num_chars >= _CHUNK_CHARS:
+            yield chunk
+            chunk, num_chars = [], 0
+    if chunk:
+        yield chunk

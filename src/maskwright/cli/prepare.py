@@ -1,0 +1,82 @@
+"""`maskwright prepare`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from maskwright.cli.prepare_wiki import prepare_wiki
+
+
+class _ShardsByDefault(TyperGroup):
+    """`prepare SOURCE...` is short for `prepare shards SOURCE...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "--help"):
+            args = ["shards", *args]
+        return super().parse_args(ctx, args)
+
+
+prepare_app = typer.Typer(
+    cls=_ShardsByDefault,
+    help="""Prepare text for training; `prepare SOURCE...` is short for `prepare shards SOURCE...`.
+
+Examples:
+
+    maskwright prepare corpus/*.jsonl.zst --tokenizer runs/quickstart --out data/corpus
+
+    maskwright prepare wiki dump.xml.bz2 wiki.txt
+""",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+prepare_app.command("wiki")(prepare_wiki)
+
+
+@prepare_app.command("shards")
+def prepare_shards(
+    settings: Annotated[
+        list[str],
+        typer.Argument(metavar="SOURCE... [KEY=VALUE ...]", help="Files, folders, globs; quality.* settings."),
+    ],
+    tokenizer: Annotated[str, typer.Option(help="A tokenizer's file or folder, or a run or model that has one.")],
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    validation_share: Annotated[float, typer.Option(help="Share of documents held out.")] = 0.01,
+    max_length: Annotated[int, typer.Option(help="Row length to count rows for, so that runs start at once.")] = 128,
+    workers: Annotated[int | None, typer.Option(help="Processes; all cores if unset.", min=1)] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace data prepared otherwise.")] = False,
+) -> None:
+    """Turn sources and a tokenizer into shards that training maps into memory.
+
+    A killed preparation goes on where it was; what is prepared already is not done again.
+
+    Examples:
+
+        maskwright prepare corpus/*.jsonl.zst --tokenizer runs/quickstart --out data/corpus
+
+        maskwright prepare a.txt b.parquet quality.drop_duplicates=true --tokenizer tok --out data/ab
+    """
+    from rich.console import Console
+
+    from maskwright.config import build_sources, load_config
+    from maskwright.runs.inputs import open_tokenizer
+    from maskwright.runs.prepare import PrepareOptions, describe_prepared, prepare
+
+    overrides = [word for word in settings if word.startswith("quality.") and "=" in word]
+    sources = build_sources([word for word in settings if word not in overrides])
+    quality = load_config(None, overrides).quality
+    console = Console()
+    prepare(
+        sources,
+        open_tokenizer(tokenizer),
+        out,
+        PrepareOptions(validation_share=validation_share, quality=quality),
+        num_workers=workers,
+        overwrite=overwrite,
+        say=lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True),
+    )
+    for line in describe_prepared(out, max_length):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,149 @@
+"""`maskwright tokenizer train` and `maskwright tokenizer show`"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from maskwright.text.tokenizer import Tokenizer
+
+tokenizer_app = typer.Typer(
+    name="tokenizer", help="Train a tokenizer on your text, or look into one.", no_args_is_help=True
+)
+_DEFAULT_MIN_FREQUENCY = 2
+
+
+@tokenizer_app.command("train")
+def train(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCES...", help="Text to learn from.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write the tokenizer to.")],
+    type: Annotated[
+        str, typer.Option("--type", help="wordpiece, byte_level_bpe, unigram or word_level.")
+    ] = "wordpiece",
+    vocab_size: Annotated[int, typer.Option("--vocab-size", help="Most tokens to learn.")] = 30522,
+    special_token: Annotated[
+        list[str] | None, typer.Option("--special-token", help="A special token of yours; may be repeated.")
+    ] = None,
+    cased: Annotated[bool, typer.Option("--cased", help="Keep capitals (and, for wordpiece, accents).")] = False,
+    min_frequency: Annotated[
+        int | None, typer.Option("--min-frequency", min=1, help="Rarer words and pairs are not learnt; unset: 2.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at --out.")] = False,
+) -> None:
+    """Learn a vocabulary from text.
+
+    Examples:
+
+        maskwright tokenizer train corpus.txt --vocab-size 8000 --out my-tokenizer
+
+        maskwright tokenizer train a.txt b.txt --type byte_level_bpe --cased --special-token "[USER]" --out my-bpe
+    """
+    from maskwright.errors import InputError
+    from maskwright.storage import whole_folder
+    from maskwright.text.training import train_tokenizer
+
+    if type == "unigram" and min_frequency is not None:
+        raise InputError("--min-frequency has no meaning for unigram, which chooses its pieces by likelihood")
+    _check_output(out, overwrite)
+    tokenizer = train_tokenizer(
+        lambda: _read_texts(sources),
+        type,  # type: ignore[arg-type]  # checked there, with a "did you mean"
+        vocab_size,
+        not cased,
+        _DEFAULT_MIN_FREQUENCY if min_frequency is None else min_frequency,
+        special_tokens=special_token or (),
+    )
+    with whole_folder(out) as folder:
+        tokenizer.save(folder)
+    typer.echo(f"{out}: {type}, {tokenizer.vocab_size:,} tokens")
+    if tokenizer.vocab_size < vocab_size:
+        typer.echo(f"the text has no more to learn: {vocab_size:,} were asked for")
+
+
+@tokenizer_app.command("show")
+def show(
+    tokenizer: Annotated[str, typer.Argument(help="A tokenizer's file or folder, a run, a model folder or a hub id.")],
+    text: Annotated[str | None, typer.Argument(help="Text to cut into tokens.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show a tokenizer's kind, size and special tokens, and how it cuts a text.
+
+    Example:
+
+        maskwright tokenizer show runs/quickstart "An unbelievable story."
+    """
+    from maskwright.runs.inputs import open_tokenizer
+
+    loaded = open_tokenizer(tokenizer)
+    description = _describe(loaded)
+    if text is not None:
+        description |= _describe_text(loaded, text)
+    if as_json:
+        typer.echo(json.dumps(description, ensure_ascii=False))
+    else:
+        _print(description)
+
+
+def _read_texts(sources: list[str]) -> Iterator[str]:
+    from maskwright.text.sources import read_sources
+
+    return read_sources(sources)
+
+
+def _check_output(out: Path, overwrite: bool) -> None:
+    """Refuse what is there; and even with --overwrite a folder that holds anything but a tokenizer."""
+    from maskwright.errors import InputError
+    from maskwright.text.tokenizer_files import FAST_FILE, NAMES_FILE, SETTINGS_FILE
+
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise InputError(f"{out} is a file; give a folder to write to as --out")
+    others = sorted(path.name for path in out.iterdir() if path.name not in (FAST_FILE, SETTINGS_FILE, NAMES_FILE))
+    if others:
+        raise InputError(f"{out} holds other files, such as {others[0]}; give a folder of its own as --out")
+    if (out / FAST_FILE).exists() and not overwrite:
+        raise InputError(f"{out} holds a tokenizer; give another --out, or --overwrite to replace it")
+
+
+def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
+    backend = tokenizer.backend
+    special = {tokenizer.token(token_id): token_id for token_id in tokenizer.all_special_ids}
+    return {
+        "kind": tokenizer.kind,
+        "vocab_size": tokenizer.vocab_size,
+        "special_tokens": special,
+        "roles": tokenizer.special_tokens,
+        "added_roles": list(tokenizer.added_roles),
+        "normalizer": None if backend.normalizer is None else str(backend.normalizer),
+        "pre_tokenizer": None if backend.pre_tokenizer is None else str(backend.pre_tokenizer),
+    }
+
+
+def _describe_text(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
+    encoding = tokenizer.backend.encode(text, add_special_tokens=False)
+    tokens = [
+        {"token": token, "id": token_id, "start": start, "end": end}
+        for token, token_id, (start, end) in zip(encoding.tokens, encoding.ids, encoding.offsets, strict=True)
+    ]
+    num_words = len(text.split())
+    return {"tokens": tokens, "tokens_per_word": len(tokens) / num_words if num_words else None}
+
+
+def _print(description: dict[str, Any]) -> None:
+    typer.echo(f"{'kind':>15}  {description['kind']}, {description['vocab_size']:,} tokens")
+    for token, token_id in description["special_tokens"].items():
+        roles = [role for role, name in description["roles"].items() if name == token]
+        added = " (added: not in the tokenizer's files)" if set(roles) & set(description["added_roles"]) else ""
+        typer.echo(f"{', '.join(roles) or 'special':>15}  {token} {token_id}{added}")
+    for name in ("normalizer", "pre_tokenizer"):
+        typer.echo(f"{name.replace('_', '-'):>15}  {description[name] or 'none'}")
+    for token in description.get("tokens", ()):
+        typer.echo(f"{token['id']:>15}  {token['token']}  {token['start']}-{token['end']}")
+    if description.get("tokens_per_word") is not None:
+        typer.echo(f"{'tokens per word':>15}  {description['tokens_per_word']:.2f}")

@@ -1,0 +1,92 @@
+"""Write one shard: ids stream to disk, lengths follow when it is closed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.data.shards import ShardInfo
+
+
+def choose_ids_dtype(vocab_size: int) -> str:
+    return "<u2" if vocab_size <= 1 << 16 else "<u4"
+
+
+class ShardWriter:
+    """Files appear under their names when `close` ends; until then they have temporary ones."""
+
+    def __init__(self, folder: Path, name: str, ids_dtype: str, source: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._name, self._source = folder, name, source
+        self._dtype = np.dtype(ids_dtype)
+        self._lengths: list[NDArray[np.int64]] = []
+        self._digest = hashlib.sha256()
+        self._file = self._temporary("ids").open("wb")
+        self.num_documents = 0
+        self.num_tokens = 0
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+        for suffix in ("ids", "lengths"):
+            self._temporary(suffix).unlink(missing_ok=True)
+
+    def add(self, ids: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
+        """Documents of the given lengths, their ids one after another; those without ids are left out."""
+        encoded = ids.astype(self._dtype).tobytes()
+        self._digest.update(encoded)
+        self._file.write(encoded)
+        kept = lengths[lengths > 0].astype(np.int64)
+        self._lengths.append(kept)
+        self.num_documents += len(kept)
+        self.num_tokens += len(ids)
+
+    def close(self) -> ShardInfo | None:
+        """The finished shard; None, and no files, when nothing was added."""
+        if not self.num_documents:
+            return None
+        _finish(self._file)
+        lengths = np.concatenate(self._lengths)
+        lengths_dtype = "<u2" if lengths.max() < 1 << 16 else "<u4"
+        encoded = lengths.astype(lengths_dtype).tobytes()
+        with self._temporary("lengths").open("wb") as file:
+            file.write(encoded)
+            _finish(file)
+        for suffix in ("ids", "lengths"):
+            os.replace(self._temporary(suffix), self._folder / f"{self._name}.{suffix}")
+        return ShardInfo(
+            name=self._name,
+            num_documents=self.num_documents,
+            num_tokens=self.num_tokens,
+            ids_dtype=self._dtype.str,
+            lengths_dtype=lengths_dtype,
+            ids_sha256=self._digest.hexdigest(),
+            lengths_sha256=hashlib.sha256(encoded).hexdigest(),
+            source=self._source,
+        )
+
+    def _temporary(self, suffix: str) -> Path:
+        return self._folder / f".{self._name}.{suffix}.tmp"
+
+
+def join_documents(documents: Iterable[NDArray[np.integer]]) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+    """Ids one after another, and their lengths."""
+    arrays = list(documents)
+    lengths = np.asarray([len(ids) for ids in arrays], dtype=np.int64)
+    return np.concatenate([np.empty(0, np.uint32), *arrays]), lengths
+
+
+def _finish(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,181 @@
+"""Tokenized corpora larger than memory: a folder of memory-mapped shards and a manifest.
+
+manifest.json             sizes, checksums, the tokenizer's hash, the sources and options; written last
+tokenizer/                the tokenizer the ids are of
+train/00000.ids           ids one after another, 16 or 32 bit, little-endian
+train/00000.lengths       the length of each document, 16 or 32 bit
+validation/...
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from maskwright.data.store import TokenStore
+from maskwright.errors import InputError
+from maskwright.storage import read_json, write_text
+
+MANIFEST_FILE = "manifest.json"
+TOKENIZER_FOLDER = "tokenizer"
+
+
+class Shards(Protocol):
+    """A corpus in pieces; only those in use need be in memory."""
+
+    @property
+    def num_shards(self) -> int: ...
+
+    @property
+    def num_documents(self) -> int: ...
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def weights(self) -> Sequence[float]:
+        """How often each shard is gone through in an epoch."""
+
+    def store(self, shard: int) -> TokenStore: ...
+
+    def row_counts(self, row_length: int, window: int) -> list[int] | None:
+        """Rows of each shard, where they are known without packing it."""
+
+    def remember_row_counts(self, row_length: int, window: int, counts: list[int]) -> None: ...
+
+
+class StoresInMemory:
+    """Stores as shards, one for each source."""
+
+    def __init__(self, stores: Sequence[TokenStore], weights: Sequence[float] = (1.0,)) -> None:
+        self._stores = stores
+        self.weights = weights
+        self.num_shards = len(stores)
+        self.num_documents = sum(store.num_documents for store in stores)
+        self.num_tokens = sum(store.num_tokens for store in stores)
+
+    def store(self, shard: int) -> TokenStore:
+        return self._stores[shard]
+
+    def row_counts(self, row_length: int, window: int) -> list[int] | None:
+        return None
+
+    def remember_row_counts(self, row_length: int, window: int, counts: list[int]) -> None: ...
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """One shard as the manifest describes it."""
+
+    name: str
+    num_documents: int
+    num_tokens: int
+    ids_dtype: str
+    lengths_dtype: str
+    ids_sha256: str
+    lengths_sha256: str
+    source: int = 0
+    """The source it comes from, for its weight."""
+
+    @property
+    def num_bytes(self) -> int:
+        ids_bytes = np.dtype(self.ids_dtype).itemsize * self.num_tokens
+        return ids_bytes + np.dtype(self.lengths_dtype).itemsize * self.num_documents
+
+
+class PreparedShards:
+    """One split of a prepared folder. Files are opened when their shard is used."""
+
+    def __init__(self, folder: str | Path, split: str) -> None:
+        self.folder = Path(folder)
+        self.split = split
+        manifest = read_manifest(self.folder)
+        self.infos = [ShardInfo(**values) for values in manifest["splits"][split]]
+        source_weights = [float(source["weight"]) for source in manifest["sources"]]
+        self.weights = [source_weights[info.source] if split == "train" else 1.0 for info in self.infos]
+        self.store = lru_cache(maxsize=32)(self._open)
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.infos)
+
+    @property
+    def num_documents(self) -> int:
+        return sum(info.num_documents for info in self.infos)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(info.num_tokens for info in self.infos)
+
+    def row_counts(self, row_length: int, window: int) -> list[int] | None:
+        file = self._rows_file(row_length, window)
+        if not file.is_file():
+            return None
+        known = read_json(file)
+        if known.get("shards") != [info.lengths_sha256 for info in self.infos]:
+            return None
+        return [int(count) for count in known["counts"]]
+
+    def remember_row_counts(self, row_length: int, window: int, counts: list[int]) -> None:
+        """Keep them beside the shards, unless the folder is read-only."""
+        values = {"shards": [info.lengths_sha256 for info in self.infos], "counts": counts}
+        try:
+            write_text(self._rows_file(row_length, window), json.dumps(values) + "\n")
+        except OSError:
+            return
+
+    def verify(self) -> None:
+        """Compare every file with its checksum."""
+        for info in self.infos:
+            for suffix, expected in (("ids", info.ids_sha256), ("lengths", info.lengths_sha256)):
+                path = self._path(info, suffix)
+                if compute_checksum(path) != expected:
+                    raise InputError(f"{path} does not match its checksum in {MANIFEST_FILE}; prepare the data again")
+
+    def _open(self, shard: int) -> TokenStore:
+        info = self.infos[shard]
+        ids = _map_file(self._path(info, "ids"), info.ids_dtype, info.num_tokens)
+        lengths = _map_file(self._path(info, "lengths"), info.lengths_dtype, info.num_documents)
+        offsets = np.zeros(info.num_documents + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        if offsets[-1] != info.num_tokens:
+            raise InputError(f"{self._path(info, 'lengths')} does not add up to its ids; prepare the data again")
+        return TokenStore(ids, offsets)
+
+    def _path(self, info: ShardInfo, suffix: str) -> Path:
+        return self.folder / self.split / f"{info.name}.{suffix}"
+
+    def _rows_file(self, row_length: int, window: int) -> Path:
+        return self.folder / self.split / f"rows-{row_length}-{window}.json"
+
+
+def is_prepared(folder: str | Path) -> bool:
+    return (Path(folder) / MANIFEST_FILE).is_file()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    file = folder / MANIFEST_FILE
+    if not file.is_file():
+        raise InputError(f"{folder} holds no prepared data: {MANIFEST_FILE} is missing; run maskwright prepare")
+    return read_json(file)
+
+
+def compute_checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _map_file(path: Path, dtype: str, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+    expected = np.dtype(dtype).itemsize * count
+    found = path.stat().st_size if path.is_file() else None
+    if found != expected:
+        state = "is missing" if found is None else f"has {found:,} bytes, {expected:,} are expected"
+        raise InputError(f"{path} {state}; prepare the data again")
+    return np.memmap(path, dtype=dtype, mode="r") if count else np.empty(0, dtype)

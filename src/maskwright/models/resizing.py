@@ -1,0 +1,73 @@
+"""Larger vocabularies for existing encoders: new rows behind the old ones. V vocabulary, D width."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskwright.errors import InputError
+from maskwright.models.encoding import find_input_embedding
+
+_FRESH_STD = 0.02
+
+
+def resize_embedding(encoder: nn.Module, new_size: int, mean_init: bool = True, noise: float = 0.0) -> Tensor:
+    """Give an encoder rows for `new_size` tokens, in place, and return its table (V, D).
+
+    The old rows keep their values; the configuration follows. A table that has the rows already stays as it is.
+    """
+    embedding = find_input_embedding(encoder)
+    if embedding is None:
+        raise InputError(f"{type(encoder).__name__} has no embedding table to resize; give it get_input_embeddings()")
+    if embedding.num_embeddings < new_size:
+        embedding.weight = _replace_parameter(
+            embedding.weight, grow_rows(embedding.weight, new_size, mean_init, noise, embedding.padding_idx)
+        )
+        embedding.num_embeddings = new_size
+        _update_config(encoder, new_size)
+    return embedding.weight
+
+
+def resize_output(output: nn.Linear, new_size: int, weight: Tensor | None, mean_init: bool, noise: float) -> None:
+    """Give an output projection `new_size` answers; `weight` is the table it is tied to, if it is."""
+    if weight is None:
+        weight = _replace_parameter(output.weight, grow_rows(output.weight, new_size, mean_init, noise))
+    output.weight = weight
+    if output.bias is not None:  # the mean, since a zero would stand out among biases that have learnt to be negative
+        output.bias = _replace_parameter(output.bias, grow_rows(output.bias, new_size))
+    output.out_features = new_size
+
+
+@torch.no_grad()
+def grow_rows(
+    table: Tensor, new_size: int, mean_init: bool = True, noise: float = 0.0, skipped_row: int | None = None
+) -> Tensor:
+    """A table (V, ...) with rows added up to `new_size`: the mean of the old, or drawn anew.
+
+    `noise` is added as a share of the old rows' standard deviation; `skipped_row`, the untrained padding, is left out.
+    """
+    num_new = new_size - len(table)
+    is_counted = torch.ones(len(table), dtype=torch.bool, device=table.device)
+    if skipped_row is not None:
+        is_counted[skipped_row] = False
+    counted = table[is_counted].float()
+    shape = (num_new, *table.shape[1:])
+    rows = counted.mean(dim=0).expand(shape).clone() if mean_init else counted.new_empty(shape).normal_(std=_FRESH_STD)
+    if noise:
+        rows += noise * counted.std(dim=0) * torch.randn_like(rows)
+    return torch.cat([table, rows.to(table.dtype)])
+
+
+def _replace_parameter(old: Tensor, values: Tensor) -> nn.Parameter:
+    return nn.Parameter(values, requires_grad=old.requires_grad)
+
+
+def _update_config(encoder: nn.Module, new_size: int) -> None:
+    config: Any = getattr(encoder, "config", None)
+    if is_dataclass(config) and not isinstance(config, type):
+        encoder.config = replace(config, vocab_size=new_size)  # type: ignore[assignment]
+    elif hasattr(config, "vocab_size"):
+        config.vocab_size = new_size

@@ -1,0 +1,34 @@
+"""Training on texts that lose other words in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from maskwright.batch import PackedBatch
+from maskwright.config import AugmentationConfig
+from maskwright.data.loader import PackedLoader
+from maskwright.data.shards import Shards
+from maskwright.text.augmentation import SampleKey, augment
+
+Encode = Callable[[Sequence[Sequence[str]]], Shards]
+
+
+class AugmentedLoader(PackedLoader):
+    """Holds texts; each epoch they are augmented, tokenized and packed anew, as a function of (seed, epoch)."""
+
+    def __init__(
+        self, texts: Sequence[Sequence[str]], encode: Encode, augmentation: AugmentationConfig, **options: Any
+    ) -> None:
+        super().__init__(encode(texts), **options)
+        self._texts, self._encode, self._augmentation, self._options = texts, encode, augmentation, options
+
+    def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[PackedBatch]:
+        sample = 0
+        augmented: list[list[str]] = []
+        for documents in self._texts:
+            augmented.append([])
+            for text in documents:
+                augmented[-1].append(augment(text, SampleKey(self.seed, epoch, sample), self._augmentation))
+                sample += 1
+        return PackedLoader(self._encode(augmented), **self._options).epoch(epoch, start_batch)

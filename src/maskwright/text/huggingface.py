@@ -1,0 +1,105 @@
+"""Datasets of the Hugging Face hub, or saved by its library, to texts; needs the extra `hf`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from maskwright.errors import InputError
+from maskwright.text.records import RecordTally, check_column, replace_surrogates, take_text
+
+PREFIX = "hf:"
+_DEFAULT_SPLIT = "train"
+_SAVED_FILES = ("dataset_dict.json", "state.json", "dataset_info.json")
+_NAME = re.compile(r"(?P<name>[^:@]+)(:(?P<config>[^:@]+))?(@(?P<split>.+))?")
+_LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, ImportError)
+
+
+def is_dataset(path: str) -> bool:
+    """Whether the path names a dataset: `hf:NAME[:CONFIG][@SPLIT]`, or a folder that `save_to_disk` wrote."""
+    return path.startswith(PREFIX) or _is_saved(Path(path))
+
+
+def saved_folder(path: str) -> Path | None:
+    """The folder of a dataset that is on this disk."""
+    folder = Path(_parse(path)[0])
+    return folder if _is_saved(folder) else None
+
+
+def dataset_texts(path: str, column: str, tally: RecordTally) -> Iterator[str]:
+    """The texts of a split, streamed: nothing is downloaded whole and memory does not grow."""
+    rows = iter(_load(path))
+    number = 0
+    while True:
+        try:
+            row = next(rows, None)
+        except _LOADING_ERRORS as error:
+            raise _refusal(path, error, f" after {number:,} rows") from error
+        if row is None:
+            return
+        if number == 0:
+            check_column(column, row, path)
+        number += 1
+        tally.num_seen += 1
+        where = f"{path}:{number}"
+        text = take_text(row, column, where, tally)
+        if text is not None:
+            yield replace_surrogates(text, where, tally.report)
+
+
+def hub_version(path: str) -> str:
+    """The commit that the dataset's name stands for now."""
+    from huggingface_hub import HfApi
+
+    try:
+        return str(HfApi().dataset_info(_parse(path)[0]).sha)
+    except Exception as error:  # the hub's client raises those of several network libraries
+        raise _refusal(path, error, "") from error
+
+
+def _load(path: str) -> Any:
+    try:
+        import datasets  # type: ignore[import-not-found,unused-ignore]
+    except ImportError as error:
+        raise InputError(f"{path} needs the package `datasets`: pip install 'maskwright[hf]'") from error
+    name, config, split = _parse(path)
+    try:
+        folder = saved_folder(path)
+        if folder is None:
+            return datasets.load_dataset(name, config, split=split, streaming=True)
+        saved = datasets.load_from_disk(str(folder))
+    except _LOADING_ERRORS as error:
+        raise _refusal(path, error, "") from error
+    if not isinstance(saved, dict):
+        return saved
+    if split not in saved:
+        raise InputError(f"{folder} has no split '{split}'; it has {', '.join(saved)}: write hf:{folder}@SPLIT")
+    return saved[split]
+
+
+def _parse(path: str) -> tuple[str, str | None, str]:
+    name = path.removeprefix(PREFIX)
+    if _is_saved(Path(name)):
+        return name, None, _DEFAULT_SPLIT
+    folder, _, split = name.rpartition("@")
+    if folder and _is_saved(Path(folder)):
+        return folder, None, split
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise InputError(f"'{path}' is not the name of a dataset; expected hf:NAME[:CONFIG][@SPLIT]")
+    return match["name"], match["config"], match["split"] or _DEFAULT_SPLIT
+
+
+def _is_saved(folder: Path) -> bool:
+    try:
+        names = {name for name in _SAVED_FILES if (folder / name).is_file()}
+    except OSError:
+        return False
+    return "dataset_dict.json" in names or {"state.json", "dataset_info.json"} <= names
+
+
+def _refusal(path: str, error: Exception, how_far: str) -> InputError:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return InputError(f"{path} cannot be read{how_far}: {reason}; check the name, the split and the network")

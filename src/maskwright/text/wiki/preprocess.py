@@ -1,0 +1,182 @@
+"""A Wikipedia dump to plain text, one paragraph per line, on several cores."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+
+from maskwright.errors import InputError
+from maskwright.text.wiki.dump import WikiDump, WikiPage
+from maskwright.text.wiki.names import hidden_prefixes
+from maskwright.text.wiki.pool import CleanedPage, Failure, wiki_pool
+from maskwright.text.wiki.report import WikiReport, wiki_progress
+
+PAGE_TIME_LIMIT_S = 5.0
+_PENDING_PAGES_PER_WORKER = 32
+_MAX_PENDING_CHARS = 1 << 25
+_ARTICLES = "0"
+_WIKITEXT = "wikitext"
+_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED_CHAR = re.compile(f"[{_UNSPACED}]")
+_WORD = re.compile(f"[{_UNSPACED}]|[^\\s\u3000-\u303f\uff00-\uffef{_UNSPACED}]+")
+
+
+def preprocess_wiki_dump(
+    input_file: str | Path,
+    output_file: str | Path,
+    min_length: int = 10,
+    max_length: int = 1000,
+    *,
+    workers: int | None = None,
+    page_time_limit_s: float = PAGE_TIME_LIMIT_S,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> WikiReport:
+    """Write the paragraphs of a dump's articles that have `min_length` to `max_length` words, one per line.
+
+    The output does not depend on the number of workers (default: all cores), but for pages that reach the time limit.
+    Progress goes to `console`. Errors: InputError for a file that is no dump, is cut off or malformed; the output is
+    then as it was.
+    """
+    source, target = Path(input_file), Path(output_file)
+    _check_settings(min_length, max_length, workers, page_time_limit_s)
+    _check_target(source, target, overwrite)
+    _check_parser()
+    dump, report = WikiDump(source), WikiReport()
+    cleaned_pages = _clean_pages(dump, report, workers or _num_cores(), page_time_limit_s)
+    with (
+        _whole_file(target) as file,
+        wiki_progress(dump, report, console) as progress,
+        closing(cleaned_pages),
+    ):
+        for title, cleaned in cleaned_pages:
+            file.writelines(f"{line}\n" for line in _select(title, cleaned, min_length, max_length, report))
+            progress.update()
+    return report
+
+
+def count_words(text: str) -> int:
+    """Words between spaces; a Chinese or Japanese character counts as one, because no spaces part them."""
+    return len(_WORD.findall(text)) if _UNSPACED_CHAR.search(text) else len(text.split())
+
+
+def _clean_pages(
+    dump: WikiDump, report: WikiReport, num_workers: int, page_time_limit_s: float
+) -> Generator[tuple[str, CleanedPage], None, None]:
+    """Articles in the dump's order, with a bounded number of them on their way."""
+    articles = _articles(dump, report)
+    first = next(articles, None)
+    if first is None:
+        return
+    pending: deque[tuple[WikiPage, Future[CleanedPage]]] = deque()
+    num_chars = 0
+    with wiki_pool(num_workers, hidden_prefixes(dump.namespaces), page_time_limit_s) as (pool, threads):
+        for page in chain([first], articles):
+            pending.append((page, threads.submit(pool.clean, page.text)))
+            num_chars += len(page.text)
+            while pending and (
+                pending[0][1].done()
+                or len(pending) > num_workers * _PENDING_PAGES_PER_WORKER
+                or num_chars > _MAX_PENDING_CHARS
+            ):
+                done, future = pending.popleft()
+                yield done.title, future.result()
+                num_chars -= len(done.text)
+        for done, future in pending:
+            yield done.title, future.result()
+
+
+def _articles(dump: WikiDump, report: WikiReport) -> Iterator[WikiPage]:
+    for page in dump.pages():
+        report.pages += 1
+        if page.namespace != _ARTICLES:
+            report.other_namespace += 1
+        elif page.is_redirect:
+            report.redirects += 1
+        elif page.model != _WIKITEXT:
+            report.other_model += 1
+        elif page.is_oversized:
+            report.oversized += 1
+            report.give_up(page.title)
+        elif not page.text.strip():
+            report.empty += 1
+        else:
+            yield page
+
+
+def _select(title: str, cleaned: CleanedPage, min_length: int, max_length: int, report: WikiReport) -> list[str]:
+    """The paragraphs of fitting length, everything counted."""
+    if cleaned.failure is not None:
+        report.timed_out += cleaned.failure is Failure.TIMED_OUT
+        report.crashed += cleaned.failure is Failure.CRASHED
+        report.give_up(title)
+        return []
+    selected = []
+    for paragraph in cleaned.paragraphs:
+        num_words = count_words(paragraph)
+        if num_words < min_length:
+            report.too_short += 1
+        elif num_words > max_length:
+            report.too_long += 1
+        else:
+            selected.append(paragraph)
+            report.words += num_words
+    report.paragraphs += len(selected)
+    report.kept += bool(selected)
+    report.empty += not cleaned.paragraphs
+    report.unfit += bool(cleaned.paragraphs) and not selected
+    return selected
+
+
+def _check_settings(min_length: int, max_length: int, workers: int | None, page_time_limit_s: float) -> None:
+    if not 0 <= min_length <= max_length:
+        raise InputError(f"min_length {min_length} and max_length {max_length}: expected 0 <= min_length <= max_length")
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}; expected at least 1")
+    if not 0 < page_time_limit_s < float("inf"):
+        raise InputError(f"page_time_limit_s is {page_time_limit_s}; expected a number of seconds above 0")
+
+
+def _check_target(source: Path, target: Path, overwrite: bool) -> None:
+    if target.is_dir():
+        raise InputError(f"{target} is a folder; give the name of the text file to write")
+    if not target.exists():
+        return
+    if source.exists() and target.samefile(source):
+        raise InputError(f"{target} is the dump itself; give another name for the output")
+    if not overwrite:
+        raise InputError(f"{target} exists; choose another name or pass --overwrite (overwrite=True)")
+
+
+def _check_parser() -> None:
+    if find_spec("mwparserfromhell") is None:
+        raise InputError("wiki dumps need mwparserfromhell: pip install 'maskwright[wiki]'")
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[TextIO]:
+    """A file to write that takes the place of `path` only when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

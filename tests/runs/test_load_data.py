@@ -1,0 +1,103 @@
+"""What a run learns from: texts, several sources with weights, augmented texts, or prepared shards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskwright.config import build_config, build_sources
+from maskwright.data.loader import PackedLoader
+from maskwright.errors import InputError
+from maskwright.runs.inputs import TrainingData, load_data
+from maskwright.runs.prepare import PrepareOptions, prepare
+from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.training import train_tokenizer
+
+
+def load(values: dict[str, Any], said: list[str] | None = None) -> TrainingData:
+    return load_data(build_config(values), None, (said if said is not None else []).append)
+
+
+def texts_of(loader: PackedLoader, tokenizer: Tokenizer, epoch: int = 0) -> list[str]:
+    texts = []
+    for batch in loader.epoch(epoch):
+        for row in range(batch.num_rows):
+            for document in range(1, int(batch.document_ids[row].max()) + 1):
+                texts.append(tokenizer.decode(batch.input_ids[row][batch.document_ids[row] == document].tolist()))
+    return texts
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, corpus_file: Path, sentences: list[str]) -> Path:
+    tokenizer = train_tokenizer(sentences, vocab_size=160)
+    out = tmp_path / "prepared"
+    prepare(build_sources(str(corpus_file)), tokenizer, out, PrepareOptions(validation_share=0.2), num_workers=1)
+    return out
+
+
+def test_a_source_of_weight_two_is_seen_twice(tiny_values, tmp_path):
+    for name, words in (("a", "alpha beta"), ("b", "gamma delta")):
+        lines = [f"{words} {name}{number} end" for number in range(30)]
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+    tiny_values["data"]["train"] = [{"path": str(tmp_path / "a.txt"), "weight": 2}, str(tmp_path / "b.txt")]
+    tiny_values["tokenizer"] |= {"type": "word_level", "min_frequency": 1}
+    data = load(tiny_values)
+    seen = Counter(texts_of(data.train, data.tokenizer))
+    assert len(seen) > 30
+    assert {count for text, count in seen.items() if text.startswith("alpha")} == {2}
+    assert {count for text, count in seen.items() if text.startswith("gamma")} == {1}
+
+
+def test_quality_settings_apply_and_are_told(tiny_values, tmp_path, sentences):
+    (tmp_path / "twice.txt").write_text("\n".join(sentences + sentences))
+    tiny_values["data"]["train"] = str(tmp_path / "twice.txt")
+    tiny_values["quality"] = {"drop_duplicates": True}
+    said: list[str] = []
+    data = load(tiny_values, said)
+    assert data.train.shards.num_documents + data.validation.shards.num_documents == len(sentences)
+    assert any("60 dropped: duplicate" in line for line in said)
+
+
+def test_augmented_texts_lose_other_words_in_other_epochs_and_repeat_their_own(tiny_values):
+    plain = load(tiny_values)
+    tiny_values["augmentation"] = {"probability": 1.0, "word_dropout": 0.3}
+    data = load(tiny_values)
+    first, again, second = (sorted(texts_of(data.train, data.tokenizer, epoch)) for epoch in (0, 0, 1))
+    whole = sorted(texts_of(plain.train, plain.tokenizer))
+    assert first == again
+    assert first != second
+    assert len(first) == len(whole)
+    assert sum(map(len, first)) < 0.9 * sum(map(len, whole))
+    assert sorted(texts_of(data.validation, data.tokenizer)) == sorted(texts_of(plain.validation, plain.tokenizer))
+
+
+def test_prepared_data_brings_its_tokenizer_and_its_validation_split(tiny_values, prepared, sentences):
+    tiny_values["data"]["train"] = str(prepared)
+    data = load(tiny_values)
+    texts = texts_of(data.train, data.tokenizer) + texts_of(data.validation, data.tokenizer)
+    assert len(texts) == len(sentences)
+    assert data.validation.shards.num_documents > 0
+
+
+def test_prepared_data_with_another_tokenizer_is_refused(tiny_values, prepared, tmp_path, sentences):
+    train_tokenizer(sentences, vocab_size=100).save(tmp_path / "other")
+    tiny_values["data"]["train"] = str(prepared)
+    tiny_values["tokenizer"]["path"] = str(tmp_path / "other")
+    with pytest.raises(InputError, match="was prepared with another tokenizer"):
+        load(tiny_values)
+
+
+def test_augmentation_of_prepared_data_is_refused(tiny_values, prepared):
+    tiny_values["data"]["train"] = str(prepared)
+    tiny_values["augmentation"] = {"probability": 0.5}
+    with pytest.raises(InputError, match="augmentation works on text"):
+        load(tiny_values)
+
+
+def test_raw_validation_for_prepared_data_is_refused(tiny_values, prepared, corpus_file):
+    tiny_values["data"] |= {"train": str(prepared), "validation": str(corpus_file)}
+    with pytest.raises(InputError, match=r"data\.validation must be prepared data too"):
+        load(tiny_values)

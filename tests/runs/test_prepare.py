@@ -1,0 +1,203 @@
+"""Preparation: the same shards however they are made, and never stale ones."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maskwright.config import QualityConfig, build_sources
+from maskwright.data.shards import PreparedShards
+from maskwright.errors import InputError, RunError
+from maskwright.runs import prepare as module
+from maskwright.runs.prepare import PrepareOptions, describe_prepared, prepare
+from maskwright.text.encoding import TextEncoder
+from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.training import train_tokenizer
+
+OPTIONS = PrepareOptions(validation_share=0.2, part_chars=400)
+
+
+@pytest.fixture
+def texts() -> list[str]:
+    words = ["river", "stone", "bridge", "lamp", "garden", "winter", "paper", "engine", "harbour", "letter"]
+    random = np.random.default_rng(0)
+    return [" ".join(random.choice(words, random.integers(3, 12))) + f" {number}" for number in range(80)]
+
+
+@pytest.fixture
+def source(tmp_path: Path, texts: list[str]) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(texts), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def words(texts: list[str]) -> Tokenizer:
+    return train_tokenizer(texts, "wordpiece", vocab_size=120)
+
+
+def run(source: Path, tokenizer: Tokenizer, out: Path, options: PrepareOptions = OPTIONS, **kwargs: Any) -> Any:
+    return prepare(build_sources(str(source)), tokenizer, out, options, **{"num_workers": 1, **kwargs})
+
+
+def read_documents(folder: Path, split: str) -> list[list[int]]:
+    shards = PreparedShards(folder, split)
+    documents = []
+    for number in range(shards.num_shards):
+        store = shards.store(number)
+        documents += [store.ids[a:b].tolist() for a, b in zip(store.offsets[:-1], store.offsets[1:], strict=True)]
+    return documents
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_document_is_in_one_split_with_its_own_ids(tmp_path, source, texts, words):
+    manifest = run(source, words, tmp_path / "out")
+    train, validation = (read_documents(tmp_path / "out", split) for split in ("train", "validation"))
+    assert sorted(train + validation) == sorted(words.encode_batch(texts))
+    assert 4 <= len(validation) <= 30
+    assert manifest["num_documents"] == len(texts)
+    assert len(manifest["splits"]["train"]) > 3
+    for split in ("train", "validation"):
+        PreparedShards(tmp_path / "out", split).verify()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_number_of_workers_changes_nothing(tmp_path, source, words):
+    run(source, words, tmp_path / "one", num_workers=1)
+    run(source, words, tmp_path / "two", num_workers=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_what_is_prepared_is_not_prepared_again(tmp_path, source, words, monkeypatch):
+    run(source, words, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    monkeypatch.setattr(TextEncoder, "encode", None)
+    said: list[str] = []
+    run(source, words, tmp_path / "out", say=said.append)
+    assert contents(tmp_path / "out") == before
+    assert "already prepared" in said[0]
+
+
+def change_text(source: Path) -> dict[str, Any]:
+    source.write_text(source.read_text().replace("river", "rival"))
+    return {}
+
+
+def change_options(source: Path) -> dict[str, Any]:
+    return {"options": PrepareOptions(validation_share=0.3, part_chars=400)}
+
+
+def change_parts(source: Path) -> dict[str, Any]:
+    return {"options": PrepareOptions(validation_share=0.2, part_chars=500)}
+
+
+def change_quality(source: Path) -> dict[str, Any]:
+    return {"options": PrepareOptions(validation_share=0.2, part_chars=400, quality=QualityConfig(min_words=6))}
+
+
+def change_tokenizer(source: Path) -> dict[str, Any]:
+    return {"tokenizer": train_tokenizer(source.read_text().splitlines(), "wordpiece", vocab_size=90)}
+
+
+CHANGES = [change_text, change_options, change_parts, change_quality, change_tokenizer]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_any_change_is_refused_without_overwrite_and_done_anew_with_it(
+    tmp_path, source, words, change: Callable[[Path], dict[str, Any]]
+):
+    run(source, words, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    arguments = {"source": source, "tokenizer": words, "options": OPTIONS, **change(source)}
+    with pytest.raises(InputError, match=r"was prepared with other (sources|tokenizer_sha256|options)"):
+        run(out=tmp_path / "out", **arguments)
+    assert contents(tmp_path / "out") == before
+    run(out=tmp_path / "out", overwrite=True, **arguments)
+    run(out=tmp_path / "fresh", **arguments)
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("change", [None, *CHANGES])
+def test_an_interrupted_preparation_goes_on_only_with_the_same_input(tmp_path, source, words, monkeypatch, change):
+    encoded: list[str] = []
+    original = TextEncoder.encode
+
+    def stop_after_a_while(self, batches):
+        for result in original(self, batches):
+            if len(encoded) > 30:
+                raise KeyboardInterrupt
+            encoded.extend(result.texts)
+            yield result
+
+    monkeypatch.setattr(TextEncoder, "encode", stop_after_a_while)
+    with pytest.raises(KeyboardInterrupt):
+        run(source, words, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+    again: list[str] = []
+
+    def watch(self, batches):
+        for result in original(self, batches):
+            again.extend(result.texts)
+            yield result
+
+    monkeypatch.setattr(TextEncoder, "encode", watch)
+    arguments = {"source": source, "tokenizer": words, "options": OPTIONS}
+    arguments |= change(source) if change else {}
+    run(out=tmp_path / "out", **arguments)
+    run(out=tmp_path / "fresh", **arguments)
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+    num_documents = read_manifest_number(tmp_path / "fresh")
+    num_resumed = len(again) - num_documents
+    assert (num_resumed < num_documents) == (change is None)
+
+
+def read_manifest_number(folder: Path) -> int:
+    return int(json.loads((folder / "manifest.json").read_text())["num_documents"])
+
+
+def test_a_full_disk_leaves_the_earlier_output_whole(tmp_path, source, words, monkeypatch):
+    run(source, words, tmp_path / "out")
+    before = contents(tmp_path / "out")
+
+    def fail(self, ids, lengths):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module.ShardWriter, "add", fail)
+    with pytest.raises(RunError, match="No space left on device"):
+        run(source, words, tmp_path / "out", change_options(source)["options"], overwrite=True)
+    assert contents(tmp_path / "out") == before
+
+
+def test_a_folder_that_is_not_prepared_data_is_never_replaced(tmp_path, source, words):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="exists and is not prepared data"):
+        run(source, words, tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
+
+
+def test_quality_steps_are_counted_over_all_sources(tmp_path, source, words):
+    sources = build_sources([str(source), str(source)])
+    options = PrepareOptions(validation_share=0.1, quality=QualityConfig(drop_duplicates=True))
+    manifest = prepare(sources, words, tmp_path / "out", options, num_workers=1)
+    assert manifest["num_documents"] == 80
+    assert manifest["dropped_documents"] == {"duplicate": 80}
+
+
+def test_the_description_says_how_full_rows_are_and_that_nothing_is_dropped(tmp_path, source, words):
+    run(source, words, tmp_path / "out")
+    train, validation, losses = describe_prepared(tmp_path / "out", 64)
+    assert "documents" in train
+    assert "rows of 64" in validation
+    assert losses.startswith("0 tokens dropped")
+    assert PreparedShards(tmp_path / "out", "train").row_counts(64, 10_000) is not None
