@@ -83,7 +83,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder; give a text file"):
+    with pytest.raises(InputError, match="is a folder; give a file"):
         list(read_lines(tmp_path))
 
 

@@ -36,10 +36,10 @@ from maskwright.errors import InputError, RunError
 from maskwright.runs.texts import is_held_out
 from maskwright.storage import read_json, replace_folder, write_text
 from maskwright.text.corpus import ReadingReport
-from maskwright.text.encoding import EncodedTexts, TextEncoder, group_texts
+from maskwright.text.encoding import EncodedTexts, TextEncoder
 from maskwright.text.quality import DocumentCleaner
 from maskwright.text.sources import fingerprint, read_source
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer import Tokenizer, group_texts
 
 FORMAT_VERSION = 1
 SPLITS = ("train", "validation")

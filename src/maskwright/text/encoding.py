@@ -72,17 +72,3 @@ class TextEncoder:
             flat.fromlist(ids)
             lengths.append(len(ids))
         return EncodedTexts(texts, np.frombuffer(flat, dtype=np.uint32), np.asarray(lengths, dtype=np.int64))
-
-
-def group_texts(texts: Iterable[str], max_chars: int) -> Iterator[list[str]]:
-    """Lists of texts of about `max_chars` characters together."""
-    group: list[str] = []
-    num_chars = 0
-    for text in texts:
-        group.append(text)
-        num_chars += len(text)
-        if num_chars >= max_chars:
-            yield group
-            group, num_chars = [], 0
-    if group:
-        yield group

@@ -77,7 +77,7 @@ def open_file(path: Path) -> BufferedReader:
     except FileNotFoundError as error:
         raise InputError(f"no file at {path}") from error
     except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder; give a text file") from error
+        raise InputError(f"{path} is a folder; give a file") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -77,7 +77,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many texts, without special tokens around them."""
         ids: list[list[int]] = []
-        for chunk in _cut_chunks(texts):
+        for chunk in group_texts(texts, _CHUNK_CHARS):
             ids += [encoding.ids for encoding in self.backend.encode_batch_fast(chunk, add_special_tokens=False)]
         return ids
 
@@ -145,14 +145,15 @@ def _list_ids(backend: Backend) -> set[int]:
     return ids
 
 
-def _cut_chunks(texts: Sequence[str]) -> Iterator[list[str]]:
-    chunk: list[str] = []
+def group_texts(texts: Iterable[str], max_chars: int) -> Iterator[list[str]]:
+    """Lists of texts of about `max_chars` characters together."""
+    group: list[str] = []
     num_chars = 0
     for text in texts:
-        chunk.append(text)
+        group.append(text)
         num_chars += len(text)
-        if num_chars >= _CHUNK_CHARS:
-            yield chunk
-            chunk, num_chars = [], 0
-    if chunk:
-        yield chunk
+        if num_chars >= max_chars:
+            yield group
+            group, num_chars = [], 0
+    if group:
+        yield group

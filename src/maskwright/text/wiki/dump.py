@@ -15,6 +15,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from maskwright.errors import InputError
+from maskwright.text.files import open_file
 
 _CHUNK_BYTES = 1 << 18
 _MAX_TEXT_CHARS = 1 << 23
@@ -55,7 +56,7 @@ class WikiDump:
     def pages(self) -> Iterator[WikiPage]:
         """Errors: InputError for what is no dump, is cut off or malformed, or declares a DOCTYPE."""
         handler = _DumpHandler(self)
-        with _open_binary(self.path) as raw:
+        with open_file(self.path) as raw:
             file = bz2.BZ2File(raw) if _is_bz2(raw) else raw
             num_parsed = 0
             while chunk := self._read(file):
@@ -154,17 +155,6 @@ class _DumpHandler:
                 self.dump.namespaces[self._namespace_key] = text
         self._path.pop()
         self._pieces, self._num_chars = [], 0
-
-
-def _open_binary(path: Path) -> BufferedReader:
-    try:
-        return path.open("rb")
-    except FileNotFoundError as error:
-        raise InputError(f"no file at {path}") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder; give a .xml or .xml.bz2 dump") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _is_bz2(file: BufferedReader) -> bool:
