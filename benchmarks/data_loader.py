@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -79,6 +80,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {0})  # one core for everything, the loader's thread included
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_shards(folder, arguments.tokens, arguments.shards)

@@ -269,6 +269,8 @@ def build_sources(sources: SourceLike | Sequence[SourceLike]) -> list[SourceConf
 def _build_source(source: SourceLike) -> SourceConfig:
     if isinstance(source, SourceConfig):
         return source
+    if isinstance(source, str) and source.startswith("{"):
+        source = _read_value(source)  # a mapping written on the command line
     values = {"path": str(source)} if isinstance(source, str | Path) else source
     try:
         return SourceConfig.model_validate(values)

@@ -33,6 +33,7 @@ def read_json(path: Path) -> dict[str, Any]:
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder to fill; it takes the place of `folder` only when the block ends without an error."""
+    folder = folder.resolve()
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)

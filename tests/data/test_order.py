@@ -20,7 +20,7 @@ def build(row_counts: list[int], weights: list[float] | None = None, **options: 
 
 
 def pairs(order: EpochOrder, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
-    shards, rows = order.locate(start, order.num_rows if stop is None else stop)
+    shards, rows, _ = order.locate(start, order.num_rows if stop is None else stop)
     return list(zip(shards.tolist(), rows.tolist(), strict=True))
 
 
@@ -55,7 +55,7 @@ def test_without_shuffling_rows_come_in_order():
 
 
 def test_a_group_mixes_its_shards():
-    shards, _ = build([200, 200, 200], group_size=3).locate(0, 60)
+    shards, _, _ = build([200, 200, 200], group_size=3).locate(0, 60)
     assert set(shards.tolist()) == {0, 1, 2}
 
 

@@ -183,3 +183,26 @@ def test_an_unknown_hub_id_is_one_clear_sentence(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(InputError, match=r"'some/model' is neither a folder nor a model the hub could give: offline$"):
         resolve_folder("some/model")
+
+
+@pytest.mark.parametrize("setting", [{"attention_bias": True}, {"mlp_bias": True}, {"layer_types": ["a", "b"]}])
+def test_settings_that_would_compute_something_else_are_refused(tmp_path, setting):
+    encoder = FAMILIES["modernbert"].encoder_class.from_variant("tiny", **SMALL)
+    encoder.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | setting))
+    with pytest.raises(InputError, match=next(iter(setting))):
+        type(encoder).from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3])
+def test_layers_listed_by_kind_are_understood(tmp_path, distance):
+    from transformers import ModernBertConfig, ModernBertModel
+
+    kinds = ["full_attention" if layer % distance == 0 else "sliding_attention" for layer in range(4)]
+    shape = {**SMALL, "num_hidden_layers": 4, "intermediate_size": 48, "local_attention": 4, "pad_token_id": 0}
+    theirs = ModernBertModel(ModernBertConfig(**shape, layer_types=kinds)).eval()
+    theirs.save_pretrained(tmp_path)
+    ours = FAMILIES["modernbert"].encoder_class.from_pretrained(tmp_path)
+    assert ours.config.global_attn_every_n_layers == distance
+    torch.testing.assert_close(ours(IDS).last_hidden_state, theirs(IDS).last_hidden_state, rtol=1e-5, atol=1e-5)

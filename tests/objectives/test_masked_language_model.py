@@ -264,6 +264,12 @@ def test_labelled_tokens_beyond_the_capacity_are_left_out_not_mixed_up():
     assert slot_labels.tolist() == [10, 12]
 
 
+def test_too_long_input_is_refused_with_both_lengths():
+    model = MaskedLanguageModel(build_native(), V, mask_token_id=4)
+    with pytest.raises(InputError, match=r"33 tokens, the model has 32 positions"):
+        model(torch.full((1, 33), 7))
+
+
 def test_works_inside_the_trainer_of_transformers(tmp_path):
     from transformers import Trainer, TrainingArguments
 

@@ -75,3 +75,16 @@ def test_a_tokenizer_of_another_size_mask_or_special_tokens_is_refused_with_the_
     other_special = save_model(tmp_path / "special", size, tokenizer.mask_token_id, (*specials, 30))
     with pytest.raises(InputError, match=r"special tokens \[30\] are ordinary ones"):
         check_vocabulary(other_special, tokenizer)
+
+
+def test_a_tokenizer_with_the_same_numbers_and_other_words_is_refused(tmp_path: Path, sentences: list[str]) -> None:
+    own = mw.train_tokenizer(sentences, "word_level", min_frequency=1)
+    other = mw.train_tokenizer([text[::-1] for text in sentences], "word_level", min_frequency=1)
+    size = min(own.vocab_size, other.vocab_size)
+    assert abs(own.vocab_size - other.vocab_size) < 100
+    save_model(tmp_path / "model", max(own.vocab_size, other.vocab_size), 4, tuple(range(5)))
+    own.save(tmp_path / "model")
+    config = build_config({"model": {"from": str(tmp_path / "model")}, "data": {"max_length": 32}})
+    assert build_model(config, own).vocab_size >= size
+    with pytest.raises(InputError, match="others differ too; use the model's tokenizer"):
+        build_model(config, other)

@@ -11,7 +11,7 @@ import pytest
 from maskwright.config import build_config, build_sources
 from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
-from maskwright.runs.inputs import TrainingData, load_data
+from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.prepare import PrepareOptions, prepare
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.text.training import train_tokenizer
@@ -101,3 +101,56 @@ def test_raw_validation_for_prepared_data_is_refused(tiny_values, prepared, corp
     tiny_values["data"] |= {"train": str(prepared), "validation": str(corpus_file)}
     with pytest.raises(InputError, match=r"data\.validation must be prepared data too"):
         load(tiny_values)
+
+
+def test_the_length_of_augmented_data_is_that_of_its_batches(tiny_values):
+    tiny_values["augmentation"] = {"probability": 1.0, "word_dropout": 0.5}
+    data = load(tiny_values)
+    assert abs(len(data.train) - len(list(data.train.epoch(1)))) <= 1
+
+
+def test_a_source_of_which_nothing_is_kept_does_no_harm(tiny_values, tmp_path, corpus_file):
+    (tmp_path / "short.txt").write_text("a\nb\nc\n")
+    tiny_values["data"]["train"] = [str(tmp_path / "short.txt"), str(corpus_file)]
+    tiny_values["quality"] = {"min_chars": 5}
+    data = load(tiny_values)
+    assert data.train.utilisation() > 0.5
+    assert len(data.train.samples) > 10
+
+
+def test_changed_texts_have_another_fingerprint(tiny_values, tmp_path, sentences):
+    path = tmp_path / "texts.txt"
+    tiny_values["data"]["train"] = str(path)
+    fingerprints = []
+    for texts in (sentences, sentences, [*sentences[:-1], "the last one is new."]):
+        path.write_text("\n".join(texts))
+        fingerprints.append(load(tiny_values).fingerprint)
+    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
+
+
+def test_prepared_folders_of_different_tokenizers_are_refused(tiny_values, prepared, tmp_path, corpus_file, sentences):
+    other = train_tokenizer(sentences, vocab_size=100)
+    options = PrepareOptions(validation_share=0.5)
+    prepare(build_sources(str(corpus_file)), other, tmp_path / "other", options, num_workers=1)
+    tiny_values["data"] |= {"train": str(prepared), "validation": str(tmp_path / "other")}
+    with pytest.raises(InputError, match="different tokenizers"):
+        load(tiny_values)
+
+
+def test_quality_settings_on_prepared_data_are_refused(tiny_values, prepared):
+    tiny_values["data"]["train"] = str(prepared)
+    tiny_values["quality"] = {"min_chars": 5}
+    with pytest.raises(InputError, match="quality settings work on text"):
+        load(tiny_values)
+
+
+def test_the_baseline_counts_all_sources_by_their_weight(tiny_values, tmp_path):
+    for name, word in (("a", "alpha"), ("b", "gamma")):
+        (tmp_path / f"{name}.txt").write_text("\n".join(f"{word} {number} end" for number in range(40)))
+    tiny_values["data"]["train"] = [str(tmp_path / "a.txt"), {"path": str(tmp_path / "b.txt"), "weight": 3}]
+    tiny_values["tokenizer"]["type"] = "word_level"
+    data = load(tiny_values)
+    counts = count_tokens(data.train, data.tokenizer.vocab_size)
+    first, second = (counts[data.tokenizer.encode_batch([word])[0][0]] for word in ("alpha", "gamma"))
+    stores = [data.train.shards.store(shard).num_documents for shard in range(2)]
+    assert (first, second) == (stores[0], 3 * stores[1])

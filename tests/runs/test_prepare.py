@@ -199,3 +199,25 @@ def test_the_description_says_how_full_rows_are_and_that_nothing_is_dropped(tmp_
     assert "rows of 64" in validation
     assert losses.startswith("0 tokens dropped")
     assert PreparedShards(tmp_path / "out", "train").row_counts(64, 10_000) is not None
+
+
+def test_files_of_others_in_the_output_are_never_removed(tmp_path, source, words):
+    run(source, words, tmp_path / "out")
+    (tmp_path / "out" / "NOTES.md").write_text("mine")
+    with pytest.raises(InputError, match=r"holds other files, such as NOTES\.md"):
+        run(source, words, tmp_path / "out", change_options(source)["options"], overwrite=True)
+    assert (tmp_path / "out" / "NOTES.md").read_text() == "mine"
+
+
+def test_a_manifest_of_another_program_is_not_ours(tmp_path, source, words):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_text('{"name": "web app"}')
+    with pytest.raises(InputError, match="is not prepared data"):
+        run(source, words, tmp_path / "out", overwrite=True)
+
+
+def test_a_source_may_be_a_mapping_written_as_one_word(tmp_path, words):
+    (tmp_path / "rows.csv").write_text("title,body\nx,river stone bridge\ny,lamp garden winter\n")
+    sources = build_sources(f"{{path: {tmp_path / 'rows.csv'}, column: body}}")
+    manifest = prepare(sources, words, tmp_path / "out", PrepareOptions(validation_share=0.0), num_workers=1)
+    assert manifest["num_documents"] == 2

@@ -21,8 +21,9 @@ from maskwright.data.shards import Shards, StoresInMemory
 from maskwright.data.store import SampleIndex, TokenStore
 from maskwright.errors import InputError
 
-_SHARD_BITS = 40
-"""A sample's number is its shard's number, then its own in as many bits."""
+_SHARD_BITS, _PASS_BITS = 40, 58
+"""A sample's number is its own, its shard's from one bit on, and from another the time it is shown in the epoch, so
+that a sample of weight 2 is masked in two ways."""
 
 
 class PackedLoader:
@@ -81,8 +82,8 @@ class PackedLoader:
 
     @property
     def samples(self) -> SampleIndex:
-        """The samples of the first shard."""
-        return self._plan(0).samples
+        """The samples of the first shard that has any."""
+        return self._plan(self._first_shard).samples
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[PackedBatch]:
         """The batches of one epoch from `start_batch` on, built ahead in the background."""
@@ -90,7 +91,7 @@ class PackedLoader:
 
     def utilisation(self) -> float:
         """The share of row places that hold a real token, in the first shard."""
-        plan = self._plan(0)
+        plan = self._plan(self._first_shard)
         num_tokens = int(plan.samples.lengths.sum()) + NUM_SPECIALS * len(plan.samples)
         return num_tokens / (plan.num_rows * self.row_length)
 
@@ -99,22 +100,22 @@ class PackedLoader:
         assembler = BatchAssembler(len(rows), self.row_length, self._specials)
         samples = np.asarray([sample for row in rows for sample in row], dtype=np.int64)
         counts = np.asarray([len(row) for row in rows], dtype=np.int64)
-        self._add(assembler, 0, np.arange(len(rows)), samples, counts)
+        self._add(assembler, self._first_shard, np.arange(len(rows)), samples, counts, np.zeros_like(samples))
         return assembler.finish()
 
     def _batches(self, epoch: int, start_batch: int) -> Iterator[PackedBatch]:
         order = self._order(epoch)
         for start in range(start_batch * self.rows_per_batch, order.num_rows, self.rows_per_batch):
-            shards, rows = order.locate(start, start + self.rows_per_batch)
-            batch = self._assemble(shards[self.rank :: self.world_size], rows[self.rank :: self.world_size])
+            located = order.locate(start, start + self.rows_per_batch)
+            batch = self._assemble(*located[:, self.rank :: self.world_size])
             yield batch.pin_memory() if self._pin_memory else batch
 
-    def _assemble(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> PackedBatch:
+    def _assemble(self, shards: NDArray[np.int64], rows: NDArray[np.int64], passes: NDArray[np.int64]) -> PackedBatch:
         assembler = BatchAssembler(len(rows), self.row_length, self._specials)
         for shard in dict.fromkeys(shards.tolist()):
             places = np.nonzero(shards == shard)[0]
             samples, counts = self._plan(shard).samples_of(rows[places])
-            self._add(assembler, shard, places, samples, counts)
+            self._add(assembler, shard, places, samples, counts, np.repeat(passes[places], counts))
         return assembler.finish()
 
     def _add(
@@ -124,11 +125,16 @@ class PackedLoader:
         places: NDArray[np.int64],
         samples: NDArray[np.int64],
         counts: NDArray[np.int64],
+        passes: NDArray[np.int64],
     ) -> None:
         index = self._plan(shard).samples
-        numbers = (shard << _SHARD_BITS) + samples
+        numbers = (passes << _PASS_BITS) + (shard << _SHARD_BITS) + samples
         ids = self.shards.store(shard).ids
         assembler.add(places, counts, ids, index.starts[samples], index.lengths[samples], numbers)
+
+    @property
+    def _first_shard(self) -> int:
+        return next(shard for shard, num_rows in enumerate(self._row_counts) if num_rows)
 
     def _order(self, epoch: int) -> EpochOrder:
         return EpochOrder(self._row_counts, self.shards.weights, seed=self.seed, epoch=epoch, shuffle=self.shuffle)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from maskwright.randomness import Stream, compute_key, permutation
 
-Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Shard numbers, and row numbers within those shards."""
+Rows = NDArray[np.int64]
+"""(3, rows): shards, rows within them, and the how-manieth time in the epoch that the shard is gone through."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class _Pass:
 
 
 class EpochOrder:
-    """A shard of weight w is gone through w times: 1 shows every row once, 0.5 another half of them each epoch."""
+    """A shard of weight w is gone through w times: 1 shows every row once, 0.5 a random half of them each epoch."""
 
     def __init__(
         self,
@@ -58,26 +58,25 @@ class EpochOrder:
 
     def locate(self, start: int, stop: int) -> Rows:
         """The rows at places `start` to `stop` of the epoch."""
-        shards, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        found = [np.empty((3, 0), np.int64)]
         stop = min(stop, self.num_rows)
         while start < stop:
             group = int(np.searchsorted(self._ends, start, side="right"))
             begin = int(self._ends[group - 1]) if group else 0
             until = min(stop, int(self._ends[group]))
-            group_shards, group_rows = self._group_rows(group)
-            shards.append(group_shards[start - begin : until - begin])
-            rows.append(group_rows[start - begin : until - begin])
+            found.append(self._group_rows(group)[:, start - begin : until - begin])
             start = until
-        return np.concatenate(shards), np.concatenate(rows)
+        return np.concatenate(found, axis=1)
 
     def _build_group(self, group: int) -> Rows:
         passes = self._groups[group]
-        shards = np.repeat([one.shard for one in passes], [one.num_rows for one in passes]).astype(np.int64)
-        rows = np.concatenate([self._rows_of(one) for one in passes])
+        sizes = [one.num_rows for one in passes]
+        shards = np.repeat([one.shard for one in passes], sizes)
+        numbers = np.repeat([one.number for one in passes], sizes)
+        found = np.stack([shards, np.concatenate([self._rows_of(one) for one in passes]), numbers]).astype(np.int64)
         if not self._shuffle:
-            return shards, rows
-        order = permutation(len(rows), compute_key(self._key, group, Stream.ROWS)).numpy()
-        return shards[order], rows[order]
+            return found
+        return found[:, permutation(found.shape[1], compute_key(self._key, group, Stream.ROWS)).numpy()]
 
     def _rows_of(self, one: _Pass) -> NDArray[np.int64]:
         if not one.is_partial:

@@ -148,7 +148,9 @@ class PreparedShards:
 
 
 def is_prepared(folder: str | Path) -> bool:
-    return (Path(folder) / MANIFEST_FILE).is_file()
+    """Whether a folder holds a manifest of ours; other programs write files of that name too."""
+    file = Path(folder) / MANIFEST_FILE
+    return file.is_file() and {"key", "splits"} <= set(read_json(file))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

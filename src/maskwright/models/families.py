@@ -38,6 +38,8 @@ class Family:
     output_bias: str
     own_settings: tuple[str, ...]
     """Settings that only we have; they are kept apart in config.json."""
+    fixed_settings: Mapping[str, Any]
+    """Settings of theirs that we have at one value only."""
 
     def their_names(self, name: str) -> list[str]:
         """Their names for one of the encoder's weights; several when ours is theirs stacked."""
@@ -67,7 +69,10 @@ class Family:
 
     def read_config(self, config: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
         """The encoder's configuration; settings we do not know are left aside, those of a wrong type refused."""
-        values = {**_flatten_rope(config), **own}
+        for name, value in self.fixed_settings.items():
+            if config.get(name, value) != value:
+                raise InputError(f"'{name}' is {config[name]!r}; only {value!r} is supported")
+        values = {**_flatten_rope(config), **_read_layer_types(config), **own}
         known = {field.name: field.default for field in fields(self.encoder_class.config_class)}
         chosen = {name: values[name] for name in known if name in values}
         for name, value in chosen.items():
@@ -106,6 +111,18 @@ def _flatten_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
+def _read_layer_types(config: Mapping[str, Any]) -> dict[str, int]:
+    """Newer files list the kind of every layer where older ones say how many are between two global ones."""
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, list):
+        return {}
+    is_global = [kind == "full_attention" for kind in kinds]
+    for distance in range(1, len(kinds) + 1):
+        if is_global == [layer % distance == 0 for layer in range(len(kinds))]:
+            return {"global_attn_every_n_layers": distance}
+    raise InputError("'layer_types' is irregular; only a global layer after every n-th is supported")
+
+
 BERT_FAMILY = Family(
     model_type="bert",
     encoder_class=BERT,
@@ -133,6 +150,7 @@ BERT_FAMILY = Family(
     },
     output_bias="cls.predictions.bias",
     own_settings=("normalization_type", "use_stochastic_depth", "stochastic_depth_rate", "residual_init"),
+    fixed_settings={"position_embedding_type": "absolute", "is_decoder": False},
 )
 
 MODERNBERT_FAMILY = Family(
@@ -157,6 +175,7 @@ MODERNBERT_FAMILY = Family(
     head_modules={"mlm_dense": "head.dense", "mlm_norm": "head.norm", "mlm_output": "decoder"},
     output_bias="decoder.bias",
     own_settings=("residual_init",),
+    fixed_settings={"attention_bias": False, "mlp_bias": False, "decoder_bias": True},
 )
 
 FAMILIES = {family.model_type: family for family in (BERT_FAMILY, MODERNBERT_FAMILY)}

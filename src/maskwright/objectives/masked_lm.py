@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed, from_padded
 from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch, Selection, TokenMasker
-from maskwright.models.encoding import encode, find_hidden_size, find_input_embedding
+from maskwright.models.encoding import encode, find_hidden_size, find_input_embedding, find_max_length
 from maskwright.models.init import init_weights
 from maskwright.models.layers import ACTIVATIONS, build_activation
 from maskwright.models.output import MaskedLMOutput
@@ -119,6 +119,7 @@ class MaskedLanguageModel(nn.Module):
             batch = from_padded(input_ids, attention_mask, token_type_ids)
         else:
             batch = as_packed(input_ids)
+        self._check_length(batch)
         hidden = encode(self.encoder, batch)
         output = MaskedLMOutput()
         if labels is not None:
@@ -126,6 +127,16 @@ class MaskedLanguageModel(nn.Module):
         if labels is None or not self.training:
             output["logits"] = self.predict(hidden)
         return output
+
+    def _check_length(self, batch: PackedBatch) -> None:
+        """Positions beyond the table are a device-side crash later; looking is cheap here, off the training path."""
+        limit = find_max_length(self.encoder)
+        longest = int(batch.positions.max()) + 1 if batch.positions.numel() else 0
+        if limit is not None and longest > limit:
+            raise InputError(
+                f"the input has {longest} tokens, the model has {limit} positions; shorten the input or build the"
+                " encoder with a larger max_position_embeddings"
+            )
 
     def predict(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits (..., V) of hidden states (..., D)."""

@@ -26,7 +26,7 @@ from maskwright.models.pretrained import (
     write_model_folder,
 )
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import as_tokenizer, load_tokenizer
+from maskwright.text.tokenizer import as_tokenizer, has_tokenizer, load_tokenizer
 
 CUSTOM_TYPE = "maskwright_custom"
 _OUTPUT_WEIGHT = "mlm_output.weight"
@@ -158,7 +158,7 @@ def _guess_settings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         "mlm_head_activation": config.get("classifier_activation", config.get("hidden_act", "gelu")),
         "layer_norm_eps": config.get("norm_eps", config.get("layer_norm_eps", 1e-12)),
     }
-    if any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
+    if has_tokenizer(folder):
         tokenizer = load_tokenizer(folder)
         settings |= {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": tokenizer.all_special_ids}
     return settings

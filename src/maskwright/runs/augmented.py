@@ -20,15 +20,18 @@ class AugmentedLoader(PackedLoader):
     def __init__(
         self, texts: Sequence[Sequence[str]], encode: Encode, augmentation: AugmentationConfig, **options: Any
     ) -> None:
-        super().__init__(encode(texts), **options)
         self._texts, self._encode, self._augmentation, self._options = texts, encode, augmentation, options
+        super().__init__(self._shards_of(options["seed"], epoch=0), **options)
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[PackedBatch]:
+        return PackedLoader(self._shards_of(self.seed, epoch), **self._options).epoch(epoch, start_batch)
+
+    def _shards_of(self, seed: int, epoch: int) -> Shards:
         sample = 0
         augmented: list[list[str]] = []
         for documents in self._texts:
             augmented.append([])
             for text in documents:
-                augmented[-1].append(augment(text, SampleKey(self.seed, epoch, sample), self._augmentation))
+                augmented[-1].append(augment(text, SampleKey(seed, epoch, sample), self._augmentation))
                 sample += 1
-        return PackedLoader(self._encode(augmented), **self._options).epoch(epoch, start_batch)
+        return self._encode(augmented)

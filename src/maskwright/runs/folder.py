@@ -15,7 +15,7 @@ import yaml
 from maskwright.config import Config, load_config
 from maskwright.errors import InputError
 from maskwright.models.pretrained import CHECKPOINTS_FOLDER, MODEL_FOLDER
-from maskwright.storage import write_text
+from maskwright.storage import read_json, write_text
 from maskwright.text.tokenizer import Tokenizer
 
 
@@ -28,6 +28,10 @@ class RunFolder:
     @property
     def config_file(self) -> Path:
         return self.path / "config.yaml"
+
+    @property
+    def data_file(self) -> Path:
+        return self.path / "data.json"
 
     @property
     def metrics_file(self) -> Path:
@@ -80,14 +84,20 @@ class RunFolder:
             return []
         return list(_parse_lines(self.metrics_file.read_text(encoding="utf-8", errors="replace")))
 
-    def begin(self, config: Config, tokenizer: Tokenizer, overwrite: bool) -> None:
-        """Write down what the run starts from; what a resumed run has already stays."""
+    def begin(self, config: Config, tokenizer: Tokenizer, data_fingerprint: str, overwrite: bool) -> None:
+        """Write down what the run starts from; what a resumed run has already stays, and must be the same."""
+        if not overwrite and self.data_file.is_file() and read_json(self.data_file)["fingerprint"] != data_fingerprint:
+            raise InputError(
+                f"{self.path} is an unfinished run on other texts or another tokenizer; choose another run.name, or add"
+                " --overwrite"
+            )
         try:
             if overwrite:
                 self._clear()
             self.path.mkdir(parents=True, exist_ok=True)
             if not self.config_file.is_file():
                 config.save(self.config_file)
+            write_text(self.data_file, json.dumps({"fingerprint": data_fingerprint}) + "\n")
             if not (self.tokenizer / "tokenizer.json").is_file():
                 tokenizer.save(self.tokenizer)
         except OSError as error:
@@ -95,11 +105,11 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove what a run writes and nothing else; the configuration last, so that a half-cleared run stays one."""
-        files = (self.final_file, self.metrics_file, self.curves_file, self.report_file, self.config_file)
+        files = (self.final_file, self.data_file, self.metrics_file, self.curves_file, self.report_file)
         for folder in (self.model, self.checkpoints, self.tokenizer, self.tensorboard):
             if folder.is_dir():
                 shutil.rmtree(folder)
-        for file in files:
+        for file in (*files, self.config_file):
             file.unlink(missing_ok=True)
 
     def write_final(self, figures: dict[str, Any]) -> None:

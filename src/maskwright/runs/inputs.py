@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +12,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskwright.config import Config, build_sources
+from maskwright.config import Config, QualityConfig, build_sources
 from maskwright.data.loader import PackedLoader
-from maskwright.data.shards import TOKENIZER_FOLDER, PreparedShards, Shards, StoresInMemory, is_prepared
+from maskwright.data.shards import (
+    TOKENIZER_FOLDER,
+    PreparedShards,
+    Shards,
+    StoresInMemory,
+    is_prepared,
+    read_manifest,
+)
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.models.pretrained import resolve_folder
 from maskwright.runs.augmented import AugmentedLoader
-from maskwright.runs.texts import Say, read_documents
+from maskwright.runs.texts import Documents, Say, read_documents
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.training import train_tokenizer
 
-_COUNTED_SHARDS = 8
+_COUNTED_SHARDS = 32
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,8 @@ class TrainingData:
     tokenizer: Tokenizer
     train: PackedLoader
     validation: PackedLoader
+    fingerprint: str
+    """Changes with the texts and the tokenizer, so that a run is not resumed on others."""
 
 
 def load_data(config: Config, kept_tokenizer: Path | None, warn: Say) -> TrainingData:
@@ -54,7 +64,7 @@ def _read_texts(config: Config, kept_tokenizer: Path | None, warn: Say) -> Train
     if config.augmentation.probability:
         train = AugmentedLoader(documents.train, encode, config.augmentation, **options)
     validation = pack_documents(documents.validation, tokenizer, **_loader_options(config, tokenizer), shuffle=False)
-    return TrainingData(tokenizer, train, validation)
+    return TrainingData(tokenizer, train, validation, _hash_texts(documents, tokenizer))
 
 
 def _open_prepared(config: Config, folder: Path) -> TrainingData:
@@ -67,12 +77,26 @@ def _open_prepared(config: Config, folder: Path) -> TrainingData:
             raise InputError(
                 f"{folder} was prepared with another tokenizer than {config.tokenizer.path}; prepare it again"
             )
+    if config.quality != QualityConfig():
+        raise InputError(f"quality settings work on text, {folder} is prepared already; prepare it with them")
+    manifests = [read_manifest(place) for place in (folder, _validation_folder(config, folder))]
+    if manifests[0]["tokenizer_sha256"] != manifests[1]["tokenizer_sha256"]:
+        raise InputError(f"{folder} and {config.data.validation} were prepared with different tokenizers")
     held_out = PreparedShards(_validation_folder(config, folder), "validation")
     if not held_out.num_tokens:
         raise InputError(f"{held_out.folder} holds no validation documents; prepare it with a validation share")
     options = _loader_options(config, tokenizer)
     train = PackedLoader(PreparedShards(folder, "train"), **options, shuffle=True)
-    return TrainingData(tokenizer, train, PackedLoader(held_out, **options, shuffle=False))
+    fingerprint = "-".join(manifest["key"] for manifest in manifests)
+    return TrainingData(tokenizer, train, PackedLoader(held_out, **options, shuffle=False), fingerprint)
+
+
+def _hash_texts(documents: Documents, tokenizer: Tokenizer) -> str:
+    digest = hashlib.blake2b(tokenizer.backend.to_str().encode(), digest_size=16)
+    for texts in (*documents.train, documents.validation):
+        for text in texts:
+            digest.update(text.encode(errors="surrogatepass") + b"\0")
+    return digest.hexdigest()
 
 
 def _validation_folder(config: Config, folder: Path) -> Path:
@@ -107,10 +131,11 @@ def pack_documents(documents: Sequence[str], tokenizer: Tokenizer, **options: An
 
 
 def count_tokens(loader: PackedLoader, vocab_size: int) -> NDArray[np.int64]:
-    """How often each id occurs in the first shards, which is enough to know their frequencies."""
-    shards = range(min(loader.shards.num_shards, _COUNTED_SHARDS))
-    counts = [loader.shards.store(shard).count_ids(vocab_size) for shard in shards]
-    return np.sum(counts, axis=0)
+    """How often an epoch shows each id; of very many shards, an even choice is counted."""
+    shards = loader.shards
+    chosen = np.unique(np.linspace(0, shards.num_shards - 1, _COUNTED_SHARDS).astype(int))
+    counts = [shards.store(shard).count_ids(vocab_size) * shards.weights[shard] for shard in chosen.tolist()]
+    return np.rint(np.sum(counts, axis=0)).astype(np.int64)
 
 
 def _loader_options(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from maskwright.models.bert import BERT
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import find_max_length
 from maskwright.models.modernbert import ModernBERT
+from maskwright.models.pretrained import resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.resizing import resize_vocabulary
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 
 _FAMILIES: dict[str, type[PackedEncoder]] = {"bert": BERT, "modernbert": ModernBERT}
 _MAX_SPARE_TOKENS = 128
@@ -64,6 +65,7 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Masked
             special_token_ids=tokenizer.all_special_ids,
         )
     check_vocabulary(model, tokenizer)
+    _check_same_words(tokenizer, source)
     limit = find_max_length(model.encoder)
     if limit is not None and config.data.max_length > limit:
         raise InputError(f"data.max_length is {config.data.max_length}, {source} takes {limit} tokens; lower it")
@@ -98,6 +100,22 @@ def check_vocabulary(model: MaskedLanguageModel, tokenizer: Tokenizer) -> None:
         raise InputError(
             f"the model's special tokens {sorted(strangers)} are ordinary ones in the tokenizer, whose own are"
             f" {tokenizer.all_special_ids}; use the model's tokenizer"
+        )
+
+
+def _check_same_words(tokenizer: Tokenizer, source: str) -> None:
+    """Two tokenizers can agree in all numbers and differ in every word."""
+    folder = resolve_folder(source)
+    if not has_tokenizer(folder):
+        return
+    own = load_tokenizer(folder).backend.get_vocab()
+    given = tokenizer.backend.get_vocab()
+    differing = [token for token, token_id in given.items() if own.get(token) != token_id]
+    if differing:
+        first = differing[0]
+        raise InputError(
+            f"'{first}' is token {given[first]} of the tokenizer and {own.get(first)} of the one of {source}, and"
+            f" {len(differing) - 1} others differ too; use the model's tokenizer"
         )
 
 

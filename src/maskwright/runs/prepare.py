@@ -86,7 +86,7 @@ def prepare(
 ) -> dict[str, Any]:
     """Make the folder `out`, or find it made already; returns its manifest."""
     options = options or PrepareOptions()
-    out = Path(out)
+    out = Path(out).resolve()
     key, described = _describe(sources, tokenizer, options)
     if is_prepared(out) and read_manifest(out)["key"] == key:
         say(f"{out} is already prepared from these sources, tokenizer and options")
@@ -154,6 +154,9 @@ def _check_output(out: Path, described: dict[str, Any], overwrite: bool) -> None
         return
     if not is_prepared(out):
         raise InputError(f"{out} exists and is not prepared data; choose another folder")
+    others = sorted(path.name for path in out.iterdir() if path.name not in (MANIFEST_FILE, TOKENIZER_FOLDER, *SPLITS))
+    if others:
+        raise InputError(f"{out} holds other files, such as {others[0]}; choose another folder")
     if not overwrite:
         old = read_manifest(out)
         changed = [name for name in described if old.get(name) != described[name]]

@@ -48,7 +48,7 @@ def pretrain(config: Config, overwrite: bool = False, console: Console | None = 
     token_counts = torch.from_numpy(count_tokens(train, model.vocab_size))
     unigram_loss = evaluate_unigram(model.masker, validation.epoch(0), token_counts)
     trainer = build_trainer(config, model)
-    run.begin(config, tokenizer, overwrite)
+    run.begin(config, tokenizer, data.fingerprint, overwrite)
     _resume(trainer, run, console)
     _introduce(config, run, model, train, validation, console)
     trainer.fit(train, validation, callbacks=build_callbacks(config, run, tokenizer, console))

@@ -13,7 +13,14 @@ from tokenizers import Tokenizer as Backend
 from maskwright.errors import InputError
 from maskwright.storage import write_text
 from maskwright.text.special_tokens import SETTING_NAMES, assign_roles, surround
-from maskwright.text.tokenizer_files import FAST_FILE, NAMES_FILE, SETTINGS_FILE, read_tokenizer
+from maskwright.text.tokenizer_files import (
+    BPE_FILES,
+    FAST_FILE,
+    NAMES_FILE,
+    SETTINGS_FILE,
+    VOCABULARY_FILE,
+    read_tokenizer,
+)
 
 _CHUNK_CHARS = 4_000_000
 """Text encoded at a time; the library needs some 200 bytes a token until its answer has been read."""
@@ -109,6 +116,10 @@ class Tokenizer:
         if token_id is None:
             raise InputError(f"the tokenizer has no token '{self.special_tokens[role]}' to use as its {role} token")
         return int(token_id)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (FAST_FILE, VOCABULARY_FILE, *BPE_FILES))
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:

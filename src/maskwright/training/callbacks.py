@@ -58,6 +58,7 @@ class ModelCheckpoint(Callback):
     def on_train_begin(self) -> None:
         if self.save_best_only:
             self._best.check(self.trainer.metric_names)
+            self._best.replay(self.trainer.history.history)
         self._name(0, dict.fromkeys(self.trainer.metric_names, 0.0))
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
@@ -156,6 +157,12 @@ class _Best:
 
     def reset(self) -> None:
         self._best = float("inf")
+
+    def replay(self, history: Mapping[str, list[float]]) -> None:
+        """Stand where a resumed run stood."""
+        self.reset()
+        for value in history.get(self.monitor, []):
+            self.improves({self.monitor: value})
 
     def check(self, names: Sequence[str]) -> None:
         """Refuse a metric that the run will not have, before it starts."""

@@ -8,7 +8,8 @@
             end when the budget of steps or seconds is spent
         evaluate on the validation set; callbacks see the epoch's metrics
 
-Everything random is a function of (seed, epoch, step, sample, position), so a resumed run repeats an uninterrupted one.
+Masks are a function of (seed, epoch, sample, position), the order of (seed, epoch), dropout of (seed, step): no
+generator has state to save, and a resumed run repeats an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from maskwright.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.errors import InputError, RunError
+from maskwright.models.encoding import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.training.batches import Batches, count_batches, iterate_batches, mark_last
 from maskwright.training.budget import Budget
@@ -133,6 +135,9 @@ class Trainer:
     ) -> None:
         if epochs <= initial_epoch:
             raise InputError(f"epochs is {epochs}, initial_epoch {initial_epoch}; epochs must be the larger")
+        limit, row_length = find_max_length(self.model.encoder), getattr(train, "row_length", 0)
+        if limit is not None and row_length > limit:
+            raise InputError(f"rows have {row_length} tokens, the model has {limit} positions; shorten the rows")
         if isinstance(validation, Iterator):
             raise InputError("the validation data can be read only once; give a list or a loader")
         self.budget = self._build_budget(train, epochs - initial_epoch)
