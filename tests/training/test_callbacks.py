@@ -218,3 +218,32 @@ def test_progress_bar_stops_after_an_error(fit):
 
 def test_durations_read_as_clocks():
     assert [format_duration(seconds) for seconds in (0, 59.6, 61, 3725)] == ["0:00", "1:00", "1:01", "1:02:05"]
+
+
+def test_a_resumed_run_goes_back_to_the_best_epoch_before_the_interruption(build_model, tmp_path):
+    """The best weights are on disk; the epochs after the resume are all worse."""
+    best, later = build_model(), build_model(seed=1)
+    stop = EarlyStopping(monitor="loss", patience=2, restore_best_weights=True, best_folder=tmp_path / "best")
+    trainer = FakeTrainer(stop, "loss")
+    trainer.model = best
+    stop.on_train_begin()
+    stop.on_epoch_end(0, {"loss": 1.0})
+
+    resumed = EarlyStopping(monitor="loss", patience=2, restore_best_weights=True, best_folder=tmp_path / "best")
+    trainer = FakeTrainer(resumed, "loss")
+    trainer.model, trainer.history.history = later, {"loss": [1.0]}
+    resumed.on_train_begin()
+    for epoch in (1, 2):
+        resumed.on_epoch_end(epoch, {"loss": 2.0})
+    resumed.on_train_end()
+    assert trainer.stop_training
+    for name, tensor in best.state_dict().items():
+        assert torch.equal(later.state_dict()[name], tensor), name
+
+
+def test_model_checkpoint_keeps_the_better_model_of_before_a_resume():
+    checkpoint = ModelCheckpoint("model", monitor="loss", save_best_only=True)
+    trainer = FakeTrainer(checkpoint, "loss")
+    trainer.history.history = {"loss": [1.0]}
+    assert trainer.run([5.0, 0.5]) == 2
+    assert len(trainer.saved) == 1

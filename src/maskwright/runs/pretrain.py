@@ -96,7 +96,10 @@ def build_callbacks(config: Config, run: RunFolder, tokenizer: Tokenizer, consol
         PeriodicCheckpoints(run, tokenizer, training.checkpoint_every_steps, training.keep_checkpoints),
     ]
     if training.early_stopping_patience is not None:
-        callbacks.append(EarlyStopping(patience=training.early_stopping_patience, restore_best_weights=True))
+        best = run.checkpoints / "best"
+        callbacks.append(
+            EarlyStopping(patience=training.early_stopping_patience, restore_best_weights=True, best_folder=best)
+        )
     if training.tensorboard:
         callbacks.append(TensorBoard(run.tensorboard, update_freq="batch"))
     return callbacks

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from maskwright.errors import InputError
+from maskwright.objectives.saving import load_weights
+from maskwright.storage import whole_folder
 
 if TYPE_CHECKING:
     from maskwright.training.trainer import Trainer
@@ -77,7 +79,11 @@ class ModelCheckpoint(Callback):
 
 
 class EarlyStopping(Callback):
-    """Ends the run when `monitor` has not improved for `patience` epochs."""
+    """Ends the run when `monitor` has not improved for `patience` epochs.
+
+    With `best_folder` the weights of the best epoch are kept on disk as well, so that a resumed run can go back to an
+    epoch before the interruption.
+    """
 
     def __init__(
         self,
@@ -86,20 +92,25 @@ class EarlyStopping(Callback):
         min_delta: float = 0.0,
         mode: Literal["auto", "min", "max"] = "auto",
         restore_best_weights: bool = False,
+        best_folder: str | Path | None = None,
     ) -> None:
         self.patience = patience
         self.restore_best_weights = restore_best_weights
+        self.best_folder = None if best_folder is None else Path(best_folder)
         self.stopped_epoch: int | None = None
         self._best = _Best(monitor, mode, min_delta)
         self._num_waits = 0
         self._best_weights: dict[str, torch.Tensor] | None = None
+        self._is_resumed = False
 
     def on_train_begin(self) -> None:
-        """Start afresh, or where a resumed run stood; the weights of its best epoch so far are not kept."""
+        """Start afresh, or where a resumed run stood."""
         self._best.check(self.trainer.metric_names)
         self._best.reset()
         self._num_waits, self._best_weights, self.stopped_epoch = 0, None, None
-        for value in self.trainer.history.history.get(self._best.monitor, []):
+        earlier = self.trainer.history.history.get(self._best.monitor, [])
+        self._is_resumed = bool(earlier)
+        for value in earlier:
             self._count_wait({self._best.monitor: value})
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
@@ -107,6 +118,9 @@ class EarlyStopping(Callback):
         if self._num_waits == 0 and self.restore_best_weights:
             state = self.trainer.model.state_dict()
             self._best_weights = {name: tensor.detach().clone() for name, tensor in state.items()}
+            if self.best_folder is not None:
+                with whole_folder(self.best_folder) as folder:
+                    self.trainer.model.save_pretrained(folder)
         elif self._num_waits >= max(self.patience, 1):
             self.stopped_epoch = epoch
             self.trainer.stop_training = True
@@ -117,6 +131,8 @@ class EarlyStopping(Callback):
     def on_train_end(self) -> None:
         if self._best_weights is not None:
             self.trainer.model.load_state_dict(self._best_weights)
+        elif self._is_resumed and self.best_folder is not None and self.best_folder.is_dir():
+            load_weights(self.trainer.model, self.best_folder)
 
 
 class TensorBoard(Callback):
