@@ -36,7 +36,9 @@ class ModelConfig(Section):
     variant: Literal["tiny", "small", "base", "large"] = Field("base", description="The size to start from.")
     mlm_head_activation: str = Field("gelu", description="Activation of the prediction head.")
     mlm_head_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of the prediction head.")
-    from_: str | None = Field(None, alias="from", description="Continue from this run, model folder or hub id.")
+    from_: str | None = Field(
+        None, alias="from", description="Continue from this run, model folder or hub id; its shape counts."
+    )
     hidden_size: int | None = Field(None, ge=1, description="Width of the hidden states.")
     num_hidden_layers: int | None = Field(None, ge=1, description="Number of layers.")
     num_attention_heads: int | None = Field(None, ge=1, description="Attention heads; must divide the width.")
@@ -96,7 +98,9 @@ class DataConfig(Section):
     validation: str | list[SourceConfig] | None = Field(
         None, description="Held-out texts or prepared folder; unset: a share of the training documents."
     )
-    validation_share: float = Field(0.05, gt=0, lt=1, description="Share held out when no validation is given.")
+    validation_share: float = Field(
+        0.05, gt=0, lt=1, description="Share of texts held out when no validation is given."
+    )
     max_length: int = Field(128, ge=3, description="Row length in tokens; longer documents are split.")
     packing_window: int = Field(10_000, ge=1, description="Shuffled samples packed into rows together.")
 

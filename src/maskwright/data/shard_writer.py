@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -78,13 +77,6 @@ class ShardWriter:
 
     def _temporary(self, suffix: str) -> Path:
         return self._folder / f".{self._name}.{suffix}.tmp"
-
-
-def join_documents(documents: Iterable[NDArray[np.integer]]) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
-    """Ids one after another, and their lengths."""
-    arrays = list(documents)
-    lengths = np.asarray([len(ids) for ids in arrays], dtype=np.int64)
-    return np.concatenate([np.empty(0, np.uint32), *arrays]), lengths
 
 
 def _finish(file: BinaryIO) -> None:

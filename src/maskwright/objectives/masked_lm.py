@@ -119,7 +119,8 @@ class MaskedLanguageModel(nn.Module):
             batch = from_padded(input_ids, attention_mask, token_type_ids)
         else:
             batch = as_packed(input_ids)
-        self._check_length(batch)
+        if batch is not input_ids:
+            self._check_length(batch)
         hidden = encode(self.encoder, batch)
         output = MaskedLMOutput()
         if labels is not None:
@@ -128,13 +129,12 @@ class MaskedLanguageModel(nn.Module):
             output["logits"] = self.predict(hidden)
         return output
 
-    def _check_length(self, batch: PackedBatch) -> None:
-        """Positions beyond the table are a device-side crash later; looking is cheap here, off the training path."""
-        limit = find_max_length(self.encoder)
-        longest = int(batch.positions.max()) + 1 if batch.positions.numel() else 0
-        if limit is not None and longest > limit:
+    def _check_length(self, padded: PackedBatch) -> None:
+        """Say it before the position table is overrun; the positions of a packed batch are its loader's business."""
+        limit, length = find_max_length(self.encoder), padded.input_ids.shape[1]
+        if limit is not None and length > limit:
             raise InputError(
-                f"the input has {longest} tokens, the model has {limit} positions; shorten the input or build the"
+                f"the input has {length} tokens, the model has {limit} positions; shorten the input or build the"
                 " encoder with a larger max_position_embeddings"
             )
 

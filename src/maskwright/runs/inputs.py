@@ -60,9 +60,10 @@ def _read_texts(config: Config, kept_tokenizer: Path | None, warn: Say) -> Train
         return StoresInMemory([_encode(tokenizer, one) for one in texts], weights)
 
     options = _loader_options(config, tokenizer) | {"shuffle": True}
-    train = PackedLoader(encode(documents.train), **options)
     if config.augmentation.probability:
-        train = AugmentedLoader(documents.train, encode, config.augmentation, **options)
+        train: PackedLoader = AugmentedLoader(documents.train, encode, config.augmentation, **options)
+    else:
+        train = PackedLoader(encode(documents.train), **options)
     validation = pack_documents(documents.validation, tokenizer, **_loader_options(config, tokenizer), shuffle=False)
     return TrainingData(tokenizer, train, validation, _hash_texts(documents, tokenizer))
 
