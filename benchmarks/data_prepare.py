@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 
-from maskwright.config import build_sources
 from maskwright.runs.prepare import prepare
+from maskwright.sections.data import build_sources
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.sources import read_sources
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer

@@ -9,12 +9,14 @@ import pytest
 import yaml
 
 import maskwright
-from maskwright.config import Config, ModelConfig, Section, build_config, load_config
+from maskwright.config import Config, build_config, load_config
 from maskwright.errors import InputError
 from maskwright.models.bert import BertConfig
 from maskwright.models.modernbert import ModernBertConfig
 from maskwright.presets import PRESETS
 from maskwright.runs.model import _MODERNBERT_NAMES
+from maskwright.sections.base import Section
+from maskwright.sections.model import ModelConfig
 
 SOURCE = Path(maskwright.__file__).parent
 VALUES: dict[str, Any] = {

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from maskwright.config import build_config, build_sources
+from maskwright.config import build_config
 from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.prepare import PrepareOptions, prepare
+from maskwright.sections.data import build_sources
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.text.training import train_tokenizer
 

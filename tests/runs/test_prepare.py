@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maskwright.config import QualityConfig, build_sources
 from maskwright.data.shards import PreparedShards
 from maskwright.errors import InputError, RunError
 from maskwright.runs import prepare as module
 from maskwright.runs.prepare import PrepareOptions, describe_prepared, prepare
+from maskwright.sections.data import QualityConfig, build_sources
 from maskwright.text.encoding import TextEncoder
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.text.training import train_tokenizer

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maskwright.config import QualityConfig, build_config
+from maskwright.config import build_config
 from maskwright.errors import InputError
+from maskwright.sections.data import QualityConfig
 from maskwright.text.quality import DocumentCleaner, QualityReport, clean_documents, compute_character_shares
 
 

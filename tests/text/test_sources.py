@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from maskwright.config import SourceConfig, build_sources
 from maskwright.errors import InputError
+from maskwright.sections.data import SourceConfig, build_sources
 from maskwright.text import files
 from maskwright.text import sources as sources_module
 from maskwright.text.corpus import ReadingReport

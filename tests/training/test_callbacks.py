@@ -6,9 +6,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from maskwright.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.callbacks import Callback, EarlyStopping, ModelCheckpoint, TensorBoard
 from maskwright.training.progress import ProgressDisplay, format_duration
 from maskwright.training.trainer import Trainer

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import maskwright.training.checkpoints as checkpoints_module
-from maskwright.config import OptimizerConfig, TrainingConfig
 from maskwright.errors import InputError, RunError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.sections.training import OptimizerConfig, TrainingConfig
 from maskwright.training.checkpoints import find_resumable
 from maskwright.training.trainer import Trainer
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from maskwright.config import OptimizerConfig
 from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.sections.training import OptimizerConfig
 from maskwright.training.muon import Muon
 from maskwright.training.optimizers import build_optimizers
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from maskwright.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.callbacks import Callback, EarlyStopping
 from maskwright.training.trainer import Trainer
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maskwright.config import ScheduleConfig
+from maskwright.sections.training import ScheduleConfig
 from maskwright.training.budget import Budget
 from maskwright.training.schedules import compute_learning_rate
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from maskwright.batch import as_packed
-from maskwright.config import OptimizerConfig
+from maskwright.sections.training import OptimizerConfig
 from maskwright.training.optimizers import OptimizerSet, build_optimizers
 from maskwright.training.step import TrainStep
 

@@ -7,8 +7,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from maskwright.batch import as_packed
-from maskwright.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.errors import InputError, RunError
+from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.callbacks import Callback
 from maskwright.training.evaluate import evaluate
 from maskwright.training.trainer import Trainer

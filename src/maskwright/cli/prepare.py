@@ -61,9 +61,10 @@ def prepare_shards(
     """
     from rich.console import Console
 
-    from maskwright.config import build_sources, load_config
+    from maskwright.config import load_config
     from maskwright.runs.inputs import open_tokenizer
     from maskwright.runs.prepare import PrepareOptions, describe_prepared, prepare
+    from maskwright.sections.data import build_sources
 
     overrides = [word for word in settings if word.startswith("quality.") and "=" in word]
     sources = build_sources([word for word in settings if word not in overrides])

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from maskwright.batch import PackedBatch
-from maskwright.config import AugmentationConfig
 from maskwright.data.loader import PackedLoader
 from maskwright.data.shards import Shards
+from maskwright.sections.data import AugmentationConfig
 from maskwright.text.augmentation import SampleKey, augment
 
 Encode = Callable[[Sequence[Sequence[str]]], Shards]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskwright.config import Config, QualityConfig, build_sources
+from maskwright.config import Config
 from maskwright.data.loader import PackedLoader
 from maskwright.data.shards import (
     TOKENIZER_FOLDER,
@@ -27,6 +27,7 @@ from maskwright.errors import InputError
 from maskwright.models.pretrained import resolve_folder
 from maskwright.runs.augmented import AugmentedLoader
 from maskwright.runs.texts import Documents, Say, read_documents
+from maskwright.sections.data import QualityConfig, build_sources
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.training import train_tokenizer
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from maskwright.config import QualityConfig, SourceConfig
 from maskwright.data.loader import PackedLoader
 from maskwright.data.shard_writer import ShardWriter, choose_ids_dtype
 from maskwright.data.shards import (
@@ -34,6 +33,7 @@ from maskwright.data.shards import (
 )
 from maskwright.errors import InputError, RunError
 from maskwright.runs.texts import is_held_out
+from maskwright.sections.data import QualityConfig, SourceConfig
 from maskwright.storage import read_json, replace_folder, write_text
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.encoding import EncodedTexts, TextEncoder

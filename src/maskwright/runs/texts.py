@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
-from maskwright.config import Config, SourceConfig, build_sources
+from maskwright.config import Config
 from maskwright.errors import InputError
+from maskwright.sections.data import SourceConfig, build_sources
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.quality import DocumentCleaner
 from maskwright.text.sources import read_source

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from maskwright.config import AugmentationConfig
 from maskwright.randomness import Stream, compute_key, random_uint32, threshold
+from maskwright.sections.data import AugmentationConfig
 
 _WORD = re.compile(r"\S+\s*")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from maskwright.config import QualityConfig
+from maskwright.sections.data import QualityConfig
 from maskwright.text.characters import BLANK, IDEOGRAPH, LETTER, NUM_KINDS, NUMBER, SYMBOL, character_kinds, code_points
 from maskwright.text.duplicates import ExactDuplicates, NearDuplicates
 

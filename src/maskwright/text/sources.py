@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from maskwright.config import BUILTIN_CORPUS, SourceConfig, SourceLike, build_sources
 from maskwright.errors import InputError
+from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig, SourceLike, build_sources
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.corpus import ReadingReport, text_lines, text_paragraphs
 from maskwright.text.files import file_format, find_files, hash_file, open_stream

@@ -7,9 +7,9 @@ from collections import defaultdict
 import torch
 from torch import Tensor, nn
 
-from maskwright.config import OptimizerConfig
 from maskwright.errors import InputError
 from maskwright.models.layers import StackedLinear
+from maskwright.sections.training import OptimizerConfig
 from maskwright.training.muon import Muon
 
 _QUANTITIES: dict[type[torch.optim.Optimizer], set[str]] = {

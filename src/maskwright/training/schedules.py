@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from maskwright.config import ScheduleConfig
+from maskwright.sections.training import ScheduleConfig
 
 
 def compute_learning_rate(config: ScheduleConfig, peak: float, step: int, progress: float) -> float:

@@ -21,10 +21,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from maskwright.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.errors import InputError, RunError
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.batches import Batches, count_batches, iterate_batches, mark_last
 from maskwright.training.budget import Budget
 from maskwright.training.callbacks import Callback

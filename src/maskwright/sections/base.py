@@ -1,0 +1,47 @@
+"""What every section of the configuration has: strict names, and errors that say what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from maskwright.suggestions import suggest
+
+
+class Section(BaseModel):
+    """A group of settings; unknown names are errors, and assignments are checked like the constructor's arguments."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, populate_by_name=True, allow_inf_nan=False)
+
+
+def read_value(text: str) -> Any:
+    """Lists, mappings and null are read as YAML; anything else stays text, since each field knows its own type."""
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return text
+    return value if value is None or isinstance(value, list | dict) else text
+
+
+def explain(error: ValidationError, root: type[BaseModel]) -> str:
+    """The first problem, a mistyped name before others, with the dotted key, the value found and what would do."""
+    problem = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        *sections, name = problem["loc"]
+        return f"unknown configuration key '{key}'{suggest(str(name), _known_keys(sections, root))}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"configuration key '{key}' is {problem['input']!r}: {message}" if key else message
+
+
+def _known_keys(sections: Sequence[int | str], root: type[BaseModel]) -> list[str]:
+    section = root
+    for name in sections:
+        annotation = section.model_fields[str(name)].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        section = annotation
+    return [field.alias or name for name, field in section.model_fields.items()]

@@ -1,0 +1,117 @@
+"""Texts, how they are read and cleaned, and the tokenizer over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from maskwright.errors import InputError
+from maskwright.sections.base import Section, explain, read_value
+
+BUILTIN_CORPUS = "builtin:python"
+
+
+class TokenizerConfig(Section):
+    path: str | None = Field(None, description="A tokenizer.json or its folder; unset: train one on data.train.")
+    type: Literal["wordpiece", "byte_level_bpe", "unigram", "word_level"] = Field(
+        "wordpiece", description="Kind to train."
+    )
+    vocab_size: int = Field(30522, ge=6, description="Most tokens to learn.")
+    lowercase: bool = Field(True, description="Fold case (and accents, for wordpiece).")
+    min_frequency: int = Field(2, ge=1, description="Rarer words and pairs are not learnt.")
+
+
+class SourceConfig(Section):
+    """Where documents come from, and how to read them."""
+
+    path: str = Field(
+        min_length=1, description="A file, folder, glob, builtin:python, or a dataset as hf:NAME[:CONFIG][@SPLIT]."
+    )
+    weight: float = Field(
+        1.0, gt=0, description="How often an epoch goes through it: 2 is twice, 0.5 another half of it each time."
+    )
+    column: str | None = Field(None, description="Column or key that holds the text; unset: text.")
+    documents: Literal["lines", "paragraphs"] = Field(
+        "lines", description=".txt: a document per line, or between blank lines."
+    )
+    max_bad_share: float = Field(0.01, ge=0, le=1, description="Broken records are skipped up to this share of all.")
+
+
+class DataConfig(Section):
+    train: str | list[SourceConfig] = Field(
+        BUILTIN_CORPUS, description="Texts (a source or several), or a folder made by maskwright prepare."
+    )
+    validation: str | list[SourceConfig] | None = Field(
+        None, description="Held-out texts or prepared folder; unset: a share of the training documents."
+    )
+    validation_share: float = Field(
+        0.05, gt=0, lt=1, description="Share of texts held out when no validation is given."
+    )
+    max_length: int = Field(128, ge=3, description="Row length in tokens; longer documents are split.")
+    packing_window: int = Field(10_000, ge=1, description="Shuffled samples packed into rows together.")
+
+    @field_validator("train", "validation", mode="before")
+    @classmethod
+    def _read_sources(cls, value: Any) -> Any:
+        """A path stays one; mappings and lists are sources."""
+        return value if value is None or isinstance(value, str) else build_sources(value)
+
+
+SourceLike = str | Path | Mapping[str, Any] | SourceConfig
+
+
+class QualityConfig(Section):
+    """Which documents are kept, and how their text is cleaned; every step is off unless it is set."""
+
+    unicode: Literal["nfc", "nfkc"] | None = Field(None, description="Unicode normal form to bring texts into.")
+    remove_control: bool = Field(False, description="Remove control characters other than tabs and line ends.")
+    min_chars: int | None = Field(None, ge=1, description="Drop shorter documents.")
+    max_chars: int | None = Field(None, ge=1, description="Drop longer documents.")
+    min_words: int | None = Field(None, ge=1, description="Drop documents of fewer words, as blanks separate them.")
+    max_words: int | None = Field(None, ge=1, description="Drop documents of more words.")
+    min_letter_share: float | None = Field(None, ge=0, le=1, description="Least share of letters, blanks not counted.")
+    max_symbol_share: float | None = Field(None, ge=0, le=1, description="Largest share of digits and symbols.")
+    max_repeat_share: float | None = Field(None, ge=0, le=1, description="Largest share of one and the same character.")
+    drop_duplicates: bool = Field(False, description="Keep the first of equal documents.")
+    drop_near_duplicates: bool = Field(False, description="Keep the first of documents that are nearly equal.")
+    near_duplicate_similarity: float = Field(
+        0.8, gt=0, le=1, description="Nearly equal: from this Jaccard similarity of 5-word runs on."
+    )
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> QualityConfig:
+        for unit in ("chars", "words"):
+            least, most = getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")
+            if least is not None and most is not None and least > most:
+                raise ValueError(f"min_{unit} ({least}) exceeds max_{unit} ({most}); nothing would be kept")
+        return self
+
+
+class AugmentationConfig(Section):
+    """Random word dropout, on text before it is tokenized."""
+
+    probability: float = Field(0.0, ge=0, le=1, description="Share of texts that lose words; 0: no augmentation.")
+    word_dropout: float = Field(0.1, ge=0, lt=1, description="Share of words that such a text loses.")
+
+
+def build_sources(sources: SourceLike | Sequence[SourceLike]) -> list[SourceConfig]:
+    """One or several sources, each a path, a mapping of `SourceConfig`'s fields or itself."""
+    several = [sources] if isinstance(sources, str | Path | Mapping | SourceConfig) else list(sources)
+    if not several:
+        raise InputError("no source of text is given; expected at least one file, folder or dataset")
+    return [_build_source(source) for source in several]
+
+
+def _build_source(source: SourceLike) -> SourceConfig:
+    if isinstance(source, SourceConfig):
+        return source
+    if isinstance(source, str) and source.startswith("{"):
+        source = read_value(source)  # a mapping written on the command line
+    values = {"path": str(source)} if isinstance(source, str | Path) else source
+    try:
+        return SourceConfig.model_validate(values)
+    except ValidationError as error:
+        raise InputError(f"source {values!r}: {explain(error, SourceConfig)}") from error
