@@ -22,8 +22,9 @@ from transformers import BertConfig, BertForMaskedLM, DataCollatorForLanguageMod
 import maskwright as mw
 from maskwright.data.loader import PackedLoader
 from maskwright.data.store import TokenStore
-from maskwright.training.optimizers import build_optimizers
-from maskwright.training.step import TrainStep
+from maskwright.training.engine import Engine
+from maskwright.training.precision import Precision
+from maskwright.training.state import TrainingState
 
 CLS, SEP, PAD, MASK, FIRST = 2, 3, 0, 4, 5
 
@@ -43,6 +44,8 @@ class Peer:
         self.model = BertForMaskedLM(build_peer_config(arguments)).to(arguments.device).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4, fused=True)
         self.collator = DataCollatorForLanguageModeling(build_peer_tokenizer(arguments.vocab_size))
+        self.precision = Precision(arguments.precision)
+        self.precision.apply()
         self.rows = [{"input_ids": [CLS, *ids, SEP]} for ids in documents]
         self.device, self.batch_rows, self.length = arguments.device, arguments.rows, arguments.length
 
@@ -57,7 +60,8 @@ class Peer:
             yield self.collator(rows)
 
     def step(self, batch: dict[str, torch.Tensor]) -> int:
-        loss = self.model(**{name: tensor.to(self.device) for name, tensor in batch.items()}).loss
+        with self.precision.autocast(torch.device(self.device)):
+            loss = self.model(**{name: tensor.to(self.device) for name, tensor in batch.items()}).loss
         self.optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -74,9 +78,10 @@ class Ours:
         )
         model = mw.MaskedLanguageModel(
             encoder, arguments.vocab_size, mask_token_id=MASK, special_token_ids=range(FIRST)
-        ).to(arguments.device)
-        optimizers = build_optimizers(model, mw.OptimizerConfig(learning_rate=1e-4))
-        self.train_step = TrainStep(model.train(), optimizers, seed=0, max_grad_norm=1.0)
+        )
+        training = mw.TrainingConfig(device=arguments.device, precision=arguments.precision)
+        engine = Engine(model, mw.OptimizerConfig(learning_rate=1e-4), mw.ScheduleConfig(), training, seed=0)
+        self.train_step = engine.begin(TrainingState(), print)
         self.loader = PackedLoader(
             TokenStore.from_documents(documents, arguments.vocab_size),
             cls_token_id=CLS,
@@ -144,6 +149,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--vocab-size", type=int, default=30522)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "tf32", "bf16"])
     parser.add_argument("--dense", action="store_true", help="all texts of full length")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, help="write the figures here")
@@ -155,7 +161,10 @@ def main() -> None:
         "maskwright": measure(lambda: Ours(arguments, documents), arguments.steps, arguments.device),
     }
     texts = "dense" if arguments.dense else "variable length"
-    print(f"BERT {arguments.variant}, {arguments.rows} rows of {arguments.length}, {texts}, {arguments.device}, fp32")
+    print(
+        f"BERT {arguments.variant}, {arguments.rows} rows of {arguments.length}, {texts}, {arguments.device},"
+        f" {arguments.precision}"
+    )
     for name, figures in results.items():
         print(f"{name:<14} {figures['real_tokens_per_s']:10,.0f} real tokens/s  {figures['step_ms']:8,.0f} ms a step")
     ratio = results["maskwright"]["real_tokens_per_s"] / results["transformers"]["real_tokens_per_s"]

@@ -20,7 +20,7 @@ IGNORED_LABEL = -100
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Token rows with their document layout; every field is (B, S) and integer."""
+    """Token rows with their document layout; every field is (B, S), and integer but for `word_starts`."""
 
     input_ids: Tensor
     document_ids: Tensor
@@ -30,6 +30,8 @@ class PackedBatch:
     sample_ids: Tensor
     """The corpus-wide number of the sample a token comes from; masks are a function of it."""
     token_type_ids: Tensor | None = None
+    word_starts: Tensor | None = None
+    """True at the first token of each word; None where words are not known."""
 
     def __post_init__(self) -> None:
         if self.input_ids.ndim != 2:
@@ -77,10 +79,12 @@ def from_padded(
     attention_mask: Tensor | None = None,
     token_type_ids: Tensor | None = None,
     sample_ids: Tensor | None = None,
+    word_starts: Tensor | None = None,
 ) -> PackedBatch:
     """Read a padded batch as packed rows of one document each.
 
     Without `sample_ids` (one per row) a sample is known by its content, so its masks do not depend on the batch.
+    `word_starts` (true at the first token of each word) is for masking by words.
     """
     if input_ids.ndim != 2:
         raise InputError(f"input_ids has shape {tuple(input_ids.shape)}; expected (batch, length)")
@@ -98,11 +102,15 @@ def from_padded(
         positions=positions,
         sample_ids=row_ids[:, None].expand_as(input_ids),
         token_type_ids=token_type_ids,
+        word_starts=None if word_starts is None else word_starts.bool(),
     )
 
 
 def as_packed(batch: PackedBatch | Mapping[str, Tensor] | Tensor) -> PackedBatch:
-    """Accept what users hand over: a packed batch, a padded dictionary or bare ids."""
+    """Accept what users hand over: a packed batch, a padded dictionary or bare ids.
+
+    A dictionary may say where words are, as `word_starts` or as `word_ids` (the same number for tokens of one word).
+    """
     if isinstance(batch, PackedBatch):
         return batch
     if isinstance(batch, Tensor):
@@ -110,8 +118,15 @@ def as_packed(batch: PackedBatch | Mapping[str, Tensor] | Tensor) -> PackedBatch
     if not isinstance(batch, Mapping) or "input_ids" not in batch:
         found = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
         raise InputError(f"a batch needs the key 'input_ids', found {found}")
+    word_starts = batch.get("word_starts")
+    if word_starts is None and "word_ids" in batch:
+        word_starts = _find_changes(batch["word_ids"])
     return from_padded(
-        batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids"), batch.get("sample_ids")
+        batch["input_ids"],
+        batch.get("attention_mask"),
+        batch.get("token_type_ids"),
+        batch.get("sample_ids"),
+        word_starts,
     )
 
 
@@ -142,6 +157,13 @@ def to_padded(batch: PackedBatch) -> tuple[dict[str, Tensor], Tensor]:
     index = torch.zeros(batch.input_ids.numel(), dtype=torch.long, device=batch.input_ids.device)
     index[is_real] = padded_index
     return inputs, index
+
+
+def _find_changes(values: Tensor) -> Tensor:
+    """True where a value differs from the one before it in its row, and at the first of each row."""
+    changes = torch.ones_like(values, dtype=torch.bool)
+    changes[:, 1:] = values[:, 1:] != values[:, :-1]
+    return changes
 
 
 def _content_ids(input_ids: Tensor, positions: Tensor) -> Tensor:

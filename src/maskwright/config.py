@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from maskwright.errors import InputError
 from maskwright.presets import PRESETS
@@ -15,6 +16,7 @@ from maskwright.sections.base import Section, explain, read_value
 from maskwright.sections.data import AugmentationConfig, DataConfig, QualityConfig, TokenizerConfig
 from maskwright.sections.model import ModelConfig
 from maskwright.sections.training import MaskingConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
+from maskwright.sections.translation import find_spellings, translate
 from maskwright.storage import write_text
 from maskwright.suggestions import suggest
 
@@ -45,6 +47,29 @@ class Config(Section):
         """A preset's values, with nested `overrides` on top."""
         return build_config({**(overrides or {}), "preset": name})
 
+    @model_validator(mode="before")
+    @classmethod
+    def _translate(cls, values: Any) -> Any:
+        return translate(values, below={}) if isinstance(values, Mapping) else values
+
+    @model_validator(mode="after")
+    def _own_sections(self) -> Config:
+        return self._own_training()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Config:
+        return super().model_copy(update=update, deep=deep)._own_training()
+
+    def __copy__(self) -> Config:
+        return super().__copy__()._own_training()
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Config:
+        return super().__deepcopy__(memo)._own_training()
+
+    def _own_training(self) -> Config:
+        """`training.mlm_mask_prob` and the like act on this configuration; not assigned, that would come here again."""
+        self.__dict__["training"] = self.training.owned_by(self)
+        return self
+
     def save(self, path: Path) -> None:
         values = self.model_dump(by_alias=True)
         write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
@@ -52,26 +77,46 @@ class Config(Section):
 
 def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """A YAML file with `section.key=value` overrides on top; without a file, the quickstart."""
-    values = _read_yaml(Path(path)) if path is not None else {}
-    for override in overrides:
-        _apply_override(values, override)
-    if path is None:
-        values.setdefault("preset", "quickstart")
-    return build_config(values)
+    values = _read_yaml(Path(path)) if path is not None else {"preset": "quickstart"}
+    return _build([values, _read_overrides(overrides)])
 
 
 def build_config(values: Mapping[str, Any]) -> Config:
     """Check nested values, those of a preset underneath them."""
-    values = {name: value for name, value in values.items() if value is not None}  # YAML's empty sections
-    preset = values.get("preset")
-    if preset is not None:
-        if str(preset) not in PRESETS:
-            raise InputError(f"no preset '{preset}'{suggest(str(preset), PRESETS)}")
-        values = _merge(PRESETS[str(preset)], values)
+    return _build([values])
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values under their dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _build(layers: Sequence[Mapping[str, Any]]) -> Config:
+    """Each layer's values win over those of the layers before it, and all of them over the preset's."""
+    preset = ChainMap(*map(dict, reversed(layers))).get("preset")
+    if preset is not None and str(preset) not in PRESETS:
+        raise InputError(f"no preset '{preset}'{suggest(str(preset), PRESETS)}")
+    below = PRESETS[str(preset)] if preset is not None else {}
+    asked: dict[str, Any] = {}
+    for layer in layers:
+        _check_sections(layer)
+        asked = _merge(asked, translate(layer, _merge(below, asked)))
+    given = {name: value for name, value in asked.items() if value is not None}  # YAML's empty sections
     try:
-        return Config.model_validate(values)
+        return Config.model_validate(_merge(below, given))
     except ValidationError as error:
-        raise InputError(explain(error, Config)) from error
+        raise InputError(explain(error, Config, find_spellings(layers))) from error
+
+
+def _check_sections(values: Mapping[str, Any]) -> None:
+    """Refuse a section that is a plain value before the next layer's keys would hide it."""
+    for name in Config.model_fields.keys() - {"preset"}:
+        value = values.get(name)
+        if not isinstance(value, Mapping | Section | None):
+            raise InputError(f"configuration key '{name}' is {value!r}: expected a section with keys of its own")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -85,6 +130,13 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         raise InputError(f"{path} holds a {type(values).__name__}; expected sections such as 'data:' and 'training:'")
+    return values
+
+
+def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for override in overrides:
+        _apply_override(values, override)
     return values
 
 

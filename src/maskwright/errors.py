@@ -1,4 +1,4 @@
-"""The two ways a command ends badly; the command line maps them to exit codes."""
+"""The ways a command ends badly; the command line maps them to exit codes."""
 
 
 class InputError(ValueError):
@@ -7,3 +7,11 @@ class InputError(ValueError):
 
 class RunError(RuntimeError):
     """Work that started could not be finished (exit 1)."""
+
+
+class RunInterruptedError(RunError):
+    """A run was asked to end by a signal and saved its work; it exits as shells expect of that signal."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -17,6 +17,7 @@ Command = Callable[..., Any]
 SURFACE = {
     "": {"--version", "--debug"},
     "train": {"settings", "--overwrite"},
+    "doctor": {"settings", "--json"},
     "fill": {"model", "text", "--top-k", "--json"},
     "tokenizer": set(),
     "tokenizer train": {

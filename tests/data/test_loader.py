@@ -149,3 +149,8 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, int], complai
 def test_a_store_without_tokens_is_refused() -> None:
     with pytest.raises(InputError, match="the corpus holds no tokens"):
         build_loader(TokenStore.from_documents([[], []], VOCAB_SIZE))
+
+
+def test_a_store_without_words_is_refused_where_words_are_asked_for():
+    with pytest.raises(InputError, match="the tokens come without word boundaries"):
+        build_loader(with_words=True)

@@ -24,12 +24,18 @@ def write_folder(folder: Path, shards: list[list[list[int]]], dtype: str = "<u2"
     for number, documents in enumerate(shards):
         with ShardWriter(folder / "train", f"{number:05d}", dtype, source=number) as writer:
             lengths = np.asarray([len(ids) for ids in documents])
-            writer.add(np.asarray([token for ids in documents for token in ids], dtype=np.int64), lengths)
+            ids = np.asarray([token for ids in documents for token in ids], dtype=np.int64)
+            writer.add(ids, lengths, begins_word(ids))
             infos.append(asdict(writer.close()))
     weights = weights or [1.0] * len(shards)
     manifest = {"sources": [{"weight": weight} for weight in weights], "splits": {"train": infos}}
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
     return PreparedShards(folder, "train")
+
+
+def begins_word(ids) -> np.ndarray:
+    """By ids, so that a token shows what its bit must be."""
+    return np.asarray(ids) % 3 == 0
 
 
 def make_documents(num_documents: int, seed: int = 0) -> list[list[int]]:
@@ -61,14 +67,14 @@ def test_documents_are_read_back_and_files_hold_little_else(tmp_path):
     read = [store.ids[a:b].tolist() for a, b in zip(store.offsets[:-1], store.offsets[1:], strict=True)]
     assert read == documents
     on_disk = sum(path.stat().st_size for path in (tmp_path / "train").iterdir())
-    assert on_disk <= 1.1 * 2 * sum(map(len, documents))
+    assert on_disk <= 1.15 * 2 * sum(map(len, documents))
     assert shards.infos[0].num_bytes == on_disk
 
 
 def test_an_abandoned_shard_leaves_no_files(tmp_path):
     def fill_half() -> None:
         with ShardWriter(tmp_path, "a", "<u2", 0) as writer:
-            writer.add(np.arange(10), np.asarray([10]))
+            writer.add(np.arange(10), np.asarray([10]), np.ones(10, dtype=bool))
             raise ValueError("stop")
 
     with pytest.raises(ValueError, match="stop"):
@@ -76,7 +82,7 @@ def test_an_abandoned_shard_leaves_no_files(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("suffix", ["ids", "lengths"])
+@pytest.mark.parametrize("suffix", ["ids", "lengths", "words"])
 def test_a_file_edited_by_hand_fails_its_checksum(tmp_path, suffix):
     shards = write_folder(tmp_path, [make_documents(20)])
     file = tmp_path / "train" / f"00000.{suffix}"
@@ -87,7 +93,7 @@ def test_a_file_edited_by_hand_fails_its_checksum(tmp_path, suffix):
         shards.store(0)
 
 
-@pytest.mark.parametrize("suffix", ["ids", "lengths"])
+@pytest.mark.parametrize("suffix", ["ids", "lengths", "words"])
 def test_a_truncated_or_missing_file_is_named_when_it_is_opened(tmp_path, suffix):
     write_folder(tmp_path, [make_documents(20)])
     file = tmp_path / "train" / f"00000.{suffix}"
@@ -165,3 +171,59 @@ def test_row_counts_are_kept_and_not_used_for_other_shards(tmp_path):
 def test_a_rank_outside_the_world_is_refused(tmp_path):
     with pytest.raises(InputError, match="the rank is 2; it must lie between 0 and 1"):
         build_loader(write_folder(tmp_path, [make_documents(5)]), rank=2, world_size=2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=st.lists(st.lists(st.integers(0, 20), max_size=4), min_size=1, max_size=5))
+def test_words_are_read_back_however_the_shard_was_filled(tmp_path_factory, sizes):
+    """Bits of several additions share bytes."""
+    folder = tmp_path_factory.mktemp("words")
+    random = np.random.default_rng(0)
+    with ShardWriter(folder, "a", "<u2", 0) as writer:
+        for lengths in sizes:
+            ids = random.integers(0, 1000, sum(lengths))
+            writer.add(ids, np.asarray(lengths, dtype=np.int64), begins_word(ids))
+        info = writer.close()
+    if info is None:
+        assert not any(map(sum, sizes))
+        return
+    (folder / "train").mkdir()
+    for path in folder.glob("a.*"):
+        path.rename(folder / "train" / path.name)
+    manifest = {"sources": [{"weight": 1.0}], "splits": {"train": [asdict(info)]}}
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    store = PreparedShards(folder, "train").store(0)
+    assert (
+        np.unpackbits(store.word_bits, count=store.num_tokens).astype(bool).tolist() == begins_word(store.ids).tolist()
+    )
+
+
+def test_batches_bring_the_words_of_their_tokens_when_asked(tmp_path):
+    shards = write_folder(tmp_path, [make_documents(60, seed) for seed in range(2)])
+    assert all(batch.word_starts is None for batch in build_loader(shards).epoch(0))
+    for batch in build_loader(shards, with_words=True).epoch(0):
+        is_text = batch.input_ids > 2
+        assert is_text.any()
+        assert batch.word_starts[is_text].tolist() == begins_word(batch.input_ids[is_text]).tolist()
+        assert batch.word_starts[~is_text].all()
+
+
+def forget_words(folder: Path) -> PreparedShards:
+    """The folder as it was prepared before word boundaries were kept."""
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    for info in manifest["splits"]["train"]:
+        del info["words_sha256"]
+        (folder / "train" / f"{info['name']}.words").unlink()
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    return PreparedShards(folder, "train")
+
+
+def test_a_folder_without_words_still_opens_for_tokens_and_is_refused_for_words(tmp_path):
+    new = [batch.input_ids.tolist() for batch in build_loader(write_folder(tmp_path, [make_documents(30)])).epoch(0)]
+    old = forget_words(tmp_path)
+    assert [batch.input_ids.tolist() for batch in build_loader(old).epoch(0)] == new
+    assert old.infos[0].num_bytes == sum(path.stat().st_size for path in (tmp_path / "train").glob("0*"))
+    with pytest.raises(
+        InputError, match=r"was prepared without word boundaries, .*; prepare it again with --overwrite"
+    ):
+        build_loader(old, with_words=True)

@@ -30,6 +30,17 @@ def test_ids_beyond_sixteen_bits_are_kept() -> None:
     assert store.ids.tolist() == [65_535, 65_536, 200_000]
 
 
+@given(documents_lists)
+def test_a_store_of_arrays_is_that_of_documents_with_words(documents: list[list[int]]) -> None:
+    ids = np.asarray([token_id for document in documents for token_id in document], dtype=np.uint32)
+    store = TokenStore.from_arrays(ids, np.asarray(list(map(len, documents)), dtype=np.int64), ids % 3 == 0, 100)
+    plain = TokenStore.from_documents(documents, vocab_size=100)
+    assert (store.ids.tolist(), store.offsets.tolist()) == (plain.ids.tolist(), plain.offsets.tolist())
+    assert (store.ids.dtype, plain.word_bits) == (plain.ids.dtype, None)
+    assert store.word_bits is not None
+    assert np.unpackbits(store.word_bits, count=len(ids)).tolist() == (ids % 3 == 0).tolist()
+
+
 @given(documents_lists, st.integers(1, 12))
 def test_samples_in_order_are_the_corpus_with_nothing_lost(documents: list[list[int]], max_tokens: int) -> None:
     store = TokenStore.from_documents(documents, vocab_size=100)

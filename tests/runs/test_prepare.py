@@ -69,6 +69,39 @@ def test_every_document_is_in_one_split_with_its_own_ids(tmp_path, source, texts
     assert not list(tmp_path.glob(".*"))
 
 
+def test_words_are_prepared_with_the_tokens(tmp_path, source, texts, words):
+    run(source, words, tmp_path / "out")
+    starts: dict[tuple[int, ...], list[int]] = {}
+    for split in ("train", "validation"):
+        shards = PreparedShards(tmp_path / "out", split)
+        for store in map(shards.store, range(shards.num_shards)):
+            flags = np.unpackbits(store.word_bits, count=store.num_tokens)
+            for begin, end in zip(store.offsets[:-1], store.offsets[1:], strict=True):
+                starts[tuple(store.ids[begin:end].tolist())] = flags[begin:end].tolist()
+    for text, ids in zip(texts, words.encode_batch(texts), strict=True):
+        assert starts[tuple(ids)] == [int(not words.token(token_id).startswith("##")) for token_id in ids]
+        assert sum(starts[tuple(ids)]) == len(text.split())
+
+
+def test_shards_with_words_are_hardly_larger_than_their_ids(tmp_path, source, words):
+    run(source, words, tmp_path / "out", PrepareOptions(validation_share=0.0))
+    info = PreparedShards(tmp_path / "out", "train").infos[0]
+    num_documents_bytes = 2 * info.num_documents
+    assert info.ids_dtype == "<u2"
+    assert (info.num_bytes - num_documents_bytes) / (2 * info.num_tokens) < 1.07
+
+
+def test_a_folder_of_an_earlier_version_is_replaced_only_when_asked(tmp_path, source, words):
+    run(source, words, tmp_path / "out")
+    manifest_file = tmp_path / "out" / "manifest.json"
+    manifest = json.loads(manifest_file.read_text())
+    manifest_file.write_text(json.dumps(manifest | {"format": 1, "key": "of the earlier version"}))
+    with pytest.raises(InputError, match=r"prepared by another version of maskwright \(format 1, this one writes 2\)"):
+        run(source, words, tmp_path / "out")
+    run(source, words, tmp_path / "out", overwrite=True)
+    assert json.loads(manifest_file.read_text())["key"] == manifest["key"]
+
+
 def test_the_number_of_workers_changes_nothing(tmp_path, source, words):
     run(source, words, tmp_path / "one", num_workers=1)
     run(source, words, tmp_path / "two", num_workers=2)
@@ -167,7 +200,7 @@ def test_a_full_disk_leaves_the_earlier_output_whole(tmp_path, source, words, mo
     run(source, words, tmp_path / "out")
     before = contents(tmp_path / "out")
 
-    def fail(self, ids, lengths):
+    def fail(self, ids, lengths, word_starts):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(module.ShardWriter, "add", fail)

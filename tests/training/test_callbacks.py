@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from io import StringIO
 
 import pytest
@@ -12,6 +13,7 @@ from maskwright.sections.training import OptimizerConfig, ScheduleConfig, Traini
 from maskwright.training.callbacks import Callback, EarlyStopping, ModelCheckpoint, TensorBoard
 from maskwright.training.progress import ProgressDisplay, format_duration
 from maskwright.training.trainer import Trainer
+from maskwright.training.world import World
 
 
 @pytest.fixture
@@ -38,6 +40,7 @@ class FakeTrainer:
         self.saved = []
         self.metric_names = (monitor,)
         self.stop_training = False
+        self.averaged_weights, self.world = nullcontext, World()
         self.history = type("History", (), {"history": {}})()
         callback.trainer = self
         self.callback, self.monitor = callback, monitor

@@ -9,7 +9,7 @@ import maskwright.training.checkpoints as checkpoints_module
 from maskwright.errors import InputError, RunError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
-from maskwright.training.checkpoints import find_resumable
+from maskwright.training.checkpoints import Retention, find_resumable
 from maskwright.training.trainer import Trainer
 
 
@@ -50,11 +50,11 @@ def test_its_model_can_be_used(trainer, tmp_path, padded_batches):
 def test_failing_save_leaves_the_one_before(trainer, tmp_path, monkeypatch, error):
     first = save_at(trainer, tmp_path, 10)
 
-    def write_half(tensors, path, **_):
+    def write_half(path, tensors, **_):
         path.write_bytes(b"half")
         raise error
 
-    monkeypatch.setattr(checkpoints_module, "save_file", write_half)
+    monkeypatch.setattr(checkpoints_module, "write_safetensors", write_half)
     for step in (10, 20):  # over the same name, and under a new one
         with pytest.raises(RunError if isinstance(error, OSError) else RuntimeError, match=r"No space|killed"):
             save_at(trainer, tmp_path, step)
@@ -106,13 +106,13 @@ def test_no_usable_checkpoint(trainer, tmp_path):
 
 def test_keeps_the_newest(trainer, tmp_path):
     for step in (8, 9, 10, 11):  # by number, not by name
-        save_at(trainer, tmp_path, step, keep=2)
+        save_at(trainer, tmp_path, step, retention=Retention(last=2))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-11"]
 
 
 def test_the_one_just_written_is_kept_beside_a_damaged_newer_one(trainer, tmp_path):
     (save_at(trainer, tmp_path, 20) / "state.json").write_text("{")
-    written = save_at(trainer, tmp_path, 12, keep=1)
+    written = save_at(trainer, tmp_path, 12, retention=Retention(last=1))
     assert find_resumable(tmp_path)[0] == written
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from typing import get_args
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from maskwright.sections.training import OptimizerConfig
 from maskwright.training.muon import Muon
 from maskwright.training.optimizers import build_optimizers
 
+TYPES = get_args(OptimizerConfig.model_fields["type"].annotation)
 MATRICES = {
     "encoder.layers.0.attention.qkv.weight",
     "encoder.layers.0.attention.output.weight",
@@ -32,13 +34,78 @@ def set_gradients(model, seed):
         param.grad = torch.randn(param.shape, generator=generator)
 
 
-def test_adamw_decays_matrices_alone(build_model):
+@pytest.mark.parametrize("type", sorted({*TYPES} - {"muon"}))
+def test_matrices_alone_are_decayed(build_model, type):
     model = build_model()
-    (adamw,) = build_optimizers(model, OptimizerConfig(type="adamw", weight_decay=0.1)).optimizers
-    assert isinstance(adamw, torch.optim.AdamW)
-    assert names_in(model, adamw, lambda group: group["weight_decay"] == 0.1) == MATRICES
-    undecayed = names_in(model, adamw, lambda group: group["weight_decay"] == 0.0)
+    (optimizer,) = build_optimizers(model, OptimizerConfig(type=type, weight_decay=0.1)).optimizers
+    assert names_in(model, optimizer, lambda group: group["weight_decay"] == 0.1) == MATRICES
+    undecayed = names_in(model, optimizer, lambda group: group["weight_decay"] == 0.0)
     assert undecayed == {name for name, _ in model.named_parameters()} - MATRICES
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_decay_is_the_only_force_without_gradient_and_every_weight_moves_with_one(build_model, type):
+    model = build_model()
+    optimizers = build_optimizers(model, OptimizerConfig(type=type, learning_rate=0.01, weight_decay=0.5))
+    before = {name: param.detach().clone() for name, param in model.named_parameters()}
+    for param in model.parameters():
+        param.grad = torch.zeros_like(param)
+    optimizers.step()
+    changed = {name for name, param in model.named_parameters() if not torch.equal(param, before[name])}
+    assert changed == MATRICES
+    assert all(param.norm() < before[name].norm() for name, param in model.named_parameters() if name in MATRICES)
+    set_gradients(model, 0)
+    before = {name: param.detach().clone() for name, param in model.named_parameters()}
+    optimizers.step()
+    assert all(not torch.equal(param, before[name]) for name, param in model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("type", "expected"),
+    [
+        ("adamw", {"betas": (0.9, 0.999), "eps": 1e-8}),
+        ("stable_adamw", {"beta1": 0.9, "beta2": 0.98, "epsilon": 1e-6}),
+        ("lamb", {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6}),
+        ("novograd", {"beta1": 0.95, "beta2": 0.98, "epsilon": 1e-8}),
+        ("lion", {"beta1": 0.9, "beta2": 0.99}),
+        ("sgd", {"momentum": 0.9}),
+        ("muon", {"momentum": 0.95}),
+    ],
+)
+def test_unset_settings_are_the_optimizers_own(build_model, type, expected):
+    group = build_optimizers(build_model(), OptimizerConfig(type=type)).groups[0]
+    assert {name: group[name] for name in expected} == expected
+
+
+GIVEN = {"beta1": 0.5, "beta2": 0.6, "epsilon": 0.7, "momentum": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("type", "names"),
+    [
+        ("stable_adamw", ("beta1", "beta2", "epsilon")),
+        ("lamb", ("beta1", "beta2", "epsilon")),
+        ("novograd", ("beta1", "beta2", "epsilon")),
+        ("lion", ("beta1", "beta2")),
+        ("sgd", ("momentum",)),
+    ],
+)
+def test_given_settings_reach_the_optimizer(build_model, type, names):
+    for group in build_optimizers(build_model(), OptimizerConfig(type=type, **GIVEN)).groups:
+        assert {name: group[name] for name in GIVEN if name in group} == {name: GIVEN[name] for name in names}
+
+
+def test_given_settings_reach_muon_and_its_adamw(build_model):
+    muon, adamw = build_optimizers(build_model(), OptimizerConfig(type="muon", **GIVEN)).optimizers
+    assert {group["momentum"] for group in muon.param_groups} == {0.8}
+    assert {(group["betas"], group["eps"]) for group in adamw.param_groups} == {((0.5, 0.6), 0.7)}
+
+
+@pytest.mark.parametrize("type", ["adamw", "muon"])
+def test_a_model_without_anything_to_train_is_refused(build_model, type):
+    model = build_model().requires_grad_(False)
+    with pytest.raises(InputError, match="no parameter to train"):
+        build_optimizers(model, OptimizerConfig(type=type))
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
@@ -117,31 +184,48 @@ def test_adamw_equals_torch_on_the_same_groups(build_model):
         torch.testing.assert_close(param, params[name], atol=1e-7, rtol=1e-5)
 
 
-@pytest.mark.parametrize("type", ["adamw", "muon"])
+@pytest.mark.parametrize("type", TYPES)
 def test_learning_rate_is_a_factor_of_every_peak(build_model, type):
     config = OptimizerConfig(type=type, learning_rate=1e-3, muon_learning_rate=0.02)
     optimizers = build_optimizers(build_model(), config)
     for _ in range(2):  # the factor is of the peak, not of the rate before
         optimizers.set_learning_rate(2.5e-4, peak=1e-3)
     rates = {round(group["lr"], 12) for group in optimizers.groups}
-    assert rates == ({2.5e-4} if type == "adamw" else {2.5e-4, 0.005})
+    assert rates == ({2.5e-4, 0.005} if type == "muon" else {2.5e-4})
+    optimizers.set_learning_rate(4e-3, peak=1e-3)
+    assert max(group["lr"] for group in optimizers.groups) == pytest.approx(0.08 if type == "muon" else 4e-3)
 
 
-@pytest.mark.parametrize("type", ["adamw", "muon"])
+@pytest.mark.parametrize("type", TYPES)
 def test_state_round_trip_continues_bit_equal(build_model, type):
     config = OptimizerConfig(type=type, learning_rate=1e-2)
     model = build_model()
     optimizers = build_optimizers(model, config)
-    set_gradients(model, 0)
-    optimizers.step()
+    for seed in (0, 1):
+        set_gradients(model, seed)
+        optimizers.step()
     restored_model = copy.deepcopy(model)
     restored = build_optimizers(restored_model, config)
     restored.load_state_tensors({name: tensor.clone() for name, tensor in optimizers.state_tensors().items()})
     for both in ((model, optimizers), (restored_model, restored)):
-        set_gradients(both[0], 1)
+        set_gradients(both[0], 2)
         both[1].step()
     for name, param in model.named_parameters():
         assert torch.equal(param, restored_model.get_parameter(name)), name
+    state, restored_state = optimizers.state_tensors(), restored.state_tensors()
+    assert list(state) == list(restored_state)
+    assert all(torch.equal(value, restored_state[name]) for name, value in state.items())
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_state_is_listed_in_the_order_of_the_model(build_model, type):
+    """Processes that hold parts of the weights gather them one by one, so all need the same order."""
+    model = build_model()
+    optimizers = build_optimizers(model, OptimizerConfig(type=type))
+    set_gradients(model, 0)
+    optimizers.step()
+    names = dict.fromkeys(key.split("|")[0] for key in optimizers.state_tensors())
+    assert list(names) == [name for name, _ in model.named_parameters()]
 
 
 def test_state_of_another_optimizer_is_refused(build_model):

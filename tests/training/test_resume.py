@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 
+import maskwright.training.trainer as trainer_module
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.callbacks import Callback, EarlyStopping
+from maskwright.training.consensus import agree
 from maskwright.training.trainer import Trainer
 
 
@@ -13,7 +17,7 @@ class Log(Callback):
         self.lines = []
 
     def on_log(self, metrics):
-        timed = ("tokens_per_s", "elapsed_s")
+        timed = ("tokens_per_s", "elapsed_s", "data_wait")
         self.lines.append({name: value for name, value in metrics.items() if name not in timed})
 
 
@@ -114,3 +118,41 @@ def test_early_stopping_counts_the_epochs_before_the_interruption(tmp_path, buil
     resumed = build_trainer(build_model(), "adamw")
     resumed.load_checkpoint(tmp_path / "step-11")
     assert len(resumed.fit(padded_batches, epochs=9, callbacks=[stop_early()]).history["loss"]) == 3
+
+
+@pytest.mark.parametrize("optimizer", ["fresh", "kept"])
+def test_continuing_is_a_run_of_its_own_on_the_weights(tmp_path, build_model, padded_batches, optimizer):
+    first = build_trainer(build_model(), "adamw")
+    first.fit(padded_batches, epochs=2, verbose=False)
+    checkpoint = first.save_checkpoint(tmp_path)
+    second = build_trainer(build_model(seed=9), "adamw")
+    second.continue_from(checkpoint, optimizer)
+    assert all(torch.equal(param, second.model.get_parameter(name)) for name, param in first.model.named_parameters())
+    stored, taken = first.optimizers.state_tensors(), second.optimizers.state_tensors()
+    assert taken.keys() == (stored.keys() if optimizer == "kept" else set())
+    assert all(torch.equal(taken[name], stored[name]) for name in taken)
+    log = Log()
+    history = second.fit(padded_batches, epochs=3, initial_epoch=2, callbacks=[log], verbose=False)
+    assert len(history.history["loss"]) == 1
+    assert log.lines[0]["step"] == 4, "steps, and with them the schedule, begin anew"
+    assert log.lines[0]["epoch"] == 2
+
+
+def test_a_signal_that_comes_while_processes_agree_is_heard_at_the_next_step(build_model, padded_batches, monkeypatch):
+    heard = []
+
+    class Listen(Callback):
+        def on_step_end(self, step):
+            heard.append(self.trainer.agreed_signal)
+
+    trainer = build_trainer(build_model(), "adamw")
+
+    def interrupted_agree(world, elapsed_s, stop, received):
+        verdict = agree(world, elapsed_s, stop, received)
+        if trainer.state.step == 2:
+            trainer.received_signal = signal.SIGTERM  # as its handler does
+        return verdict
+
+    monkeypatch.setattr(trainer_module, "agree", interrupted_agree)
+    trainer.fit(padded_batches[:4], epochs=1, callbacks=[Listen()], verbose=False)
+    assert heard == [0, 0, signal.SIGTERM, signal.SIGTERM]

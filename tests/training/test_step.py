@@ -1,23 +1,35 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from maskwright.batch import as_packed
 from maskwright.sections.training import OptimizerConfig
+from maskwright.training.batches import concatenate
+from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optimizers import OptimizerSet, build_optimizers
+from maskwright.training.parallel import Alone
+from maskwright.training.precision import Precision
 from maskwright.training.step import TrainStep
+from maskwright.training.world import World
 
 
 class KeepGradients(OptimizerSet):
     """Leaves the weights alone, so that gradients can be compared."""
 
-    def step(self) -> None: ...
+    def step(self, skip=None) -> None: ...
+
+
+def build_step(model, optimizers, seed, max_norm, micro_batch_tokens=None):
+    micro_batches = MicroBatches(micro_batch_tokens, is_alone=True, warn=pytest.fail)
+    return TrainStep(Alone(model, Precision("fp32")), optimizers, World(), seed, max_norm, micro_batches)
 
 
 def compute_gradients(model, batch, *, step=0, micro_batch_tokens=None, max_norm=None, mask_ratio=0.3):
     optimizers = KeepGradients([torch.optim.SGD(model.parameters(), lr=1.0)], model)
-    train_step = TrainStep(model, optimizers, 7, max_norm, micro_batch_tokens)
+    train_step = build_step(model, optimizers, 7, max_norm, micro_batch_tokens)
     result = train_step(batch, step=step, epoch=0, mask_ratio=mask_ratio)
     return result, {name: param.grad.clone() for name, param in model.named_parameters()}
 
@@ -90,6 +102,36 @@ def test_a_step_changes_every_weight_that_took_part(build_model, build_loader, t
     model = build_model().train()
     before = {name: param.detach().clone() for name, param in model.named_parameters()}
     config = OptimizerConfig(type=type, learning_rate=1e-2)
-    train_step = TrainStep(model, build_optimizers(model, config), 0, 1.0)
+    train_step = build_step(model, build_optimizers(model, config), 0, 1.0)
     train_step(next(build_loader().epoch(0)), step=0, epoch=0, mask_ratio=0.3)
     assert all(not torch.equal(before[name], param) for name, param in model.named_parameters())
+
+
+def pad_rows(batch, num_rows):
+    """The batch with rows of padding alone at its end, as a process gets them when rows are too few."""
+    row = batch.rows(0, 1)
+    empty = replace(row, **{name: torch.zeros_like(getattr(row, name)) for name in ("document_ids", "sample_ids")})
+    return concatenate([batch, *[empty] * num_rows])
+
+
+def test_parts_of_padding_alone_leave_the_gradients_as_they_are(build_model, build_loader):
+    model = build_model().train()
+    batch = next(build_loader(rows_per_batch=3).epoch(0))
+    whole, expected = compute_gradients(model, batch)
+    result, gradients = compute_gradients(model, pad_rows(batch, 3), micro_batch_tokens=16)
+    assert int(result.num_labelled) == int(whole.num_labelled)
+    assert int(result.num_tokens) == int(whole.num_tokens)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=0, msg=name)
+
+
+def test_parts_without_a_masked_token_count_for_nothing(build_model, build_loader):
+    model = build_model().train()
+    batch = next(build_loader(rows_per_batch=3).epoch(0))
+    specials_alone = as_packed(torch.tensor([[2, 3] + [0] * 14] * 2))
+    _, expected = compute_gradients(model, batch)
+    both = concatenate([batch, replace(specials_alone, sample_ids=specials_alone.sample_ids.clone())])
+    result, gradients = compute_gradients(model, both, micro_batch_tokens=16)
+    assert torch.isfinite(result.grad_norm)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=0, msg=name)

@@ -220,7 +220,7 @@ def test_log_lines_say_where_the_run_stands(build_model, padded_batches):
     for line in recorder.lines:
         assert set(line) == {
             *("step", "epoch", "tokens", "loss", "mlm_accuracy", "grad_norm", "tokens_per_s"),
-            *("lr", "mask_ratio", "progress", "elapsed_s"),
+            *("data_wait", "skipped_steps", "lr", "mask_ratio", "progress", "elapsed_s"),
         }
         assert line["mask_ratio"] == 0.2
         assert line["tokens_per_s"] > 0
@@ -245,23 +245,31 @@ def test_callbacks_are_closed_after_an_error(build_model, padded_batches):
     assert ("", "train_end") not in recorder.events
 
 
-def test_nan_loss_names_step_and_learning_rate(build_model, padded_batches):
-    class Poison(Callback):
-        def on_step_end(self, step):
-            if step == 2:
-                with torch.no_grad():
-                    self.trainer.model.mlm_dense.weight.fill_(math.nan)
+class Poison(Callback):
+    def __init__(self, poisoned_step):
+        self.poisoned_step = poisoned_step
 
-    trainer = build_trainer(build_model(), log_every_steps=3, schedule=ScheduleConfig(type="constant", warmup_steps=0))
-    with pytest.raises(RunError, match=r"loss is nan .* step 3 with learning rate 2\.00e-02"):
-        trainer.fit(padded_batches, epochs=1, callbacks=[Poison()])
+    def on_step_end(self, step):
+        if step == self.poisoned_step:
+            with torch.no_grad():
+                self.trainer.model.mlm_dense.weight.fill_(math.nan)
 
 
-def test_nan_loss_is_found_in_runs_shorter_than_a_log_interval(build_model, padded_batches):
+def test_bad_steps_in_a_row_end_the_run_with_a_diagnosis(build_model, padded_batches):
+    trainer = build_trainer(
+        build_model(), log_every_steps=1, max_bad_steps=3, schedule=ScheduleConfig(type="constant", warmup_steps=0)
+    )
+    expected = r"not finite in 3 steps in a row.* step 4 \(learning rate 2\.00e-02, gradient norm nan, samples -?\d+, "
+    with pytest.raises(RunError, match=expected):
+        trainer.fit(padded_batches, epochs=1, callbacks=[Poison(2)])
+    assert trainer.state.num_skipped == 3
+
+
+def test_an_epoch_of_bad_steps_alone_ends_the_run_however_short(build_model, padded_batches):
     model = build_model()
     with torch.no_grad():
         model.mlm_dense.weight.fill_(math.nan)
-    with pytest.raises(RunError, match="step 6"):
+    with pytest.raises(RunError, match="6 steps in a row"):
         build_trainer(model, log_every_steps=1000).fit(padded_batches, epochs=1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from typing import Annotated
@@ -9,11 +10,12 @@ from typing import Annotated
 import typer
 
 from maskwright import __version__
+from maskwright.cli.doctor import doctor
 from maskwright.cli.fill import fill
 from maskwright.cli.prepare import prepare_app
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
-from maskwright.errors import InputError, RunError
+from maskwright.errors import InputError, RunError, RunInterruptedError
 
 _HELP = """Pre-train, adapt, evaluate and run masked-language-model encoders.
 
@@ -35,6 +37,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.command()(train)
+app.command()(doctor)
 app.command()(fill)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(tokenizer_app)
@@ -64,12 +67,23 @@ def main() -> None:
         if debug:
             traceback.print_exc()
         message = " ".join(_describe(error).splitlines())
-        if message:
+        if message and _is_main_process():
             typer.echo(f"error: {message}", err=True)
-        code = 1 if isinstance(error, RunError | OSError) else 2
+        code = _exit_code(error)
     if code == _INTERRUPTED:
         typer.echo("interrupted; the same command goes on from what was saved", err=True)
     sys.exit(code)
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, RunInterruptedError):
+        return error.exit_code
+    return 1 if isinstance(error, RunError | OSError) else 2
+
+
+def _is_main_process() -> bool:
+    """Of the processes that torchrun started, one speaks."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _is_expected(error: Exception) -> bool:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from maskwright.cli.settings import Settings, load_settings
+
 
 def train(
-    settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration and overrides.")
-    ] = None,
+    settings: Settings = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run of this name.")] = False,
 ) -> None:
     """Pre-train a model; without a configuration, the built-in quickstart.
@@ -29,11 +29,7 @@ def train(
 
     from rich.console import Console
 
-    from maskwright.config import load_config
-
-    words = settings or []
-    path = words[0] if words and "=" not in words[0] else None
-    config = load_config(path, words[1:] if path is not None else words)
+    config = load_settings(settings)
 
     # Only now, so that a mistake in the settings is answered without waiting for torch.
     from maskwright.runs.pretrain import pretrain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from maskwright.batch import PackedBatch
 from maskwright.data.rows import NUM_SPECIALS
+from maskwright.data.store import TokenStore
 
 Array = NDArray[np.int64]
 
@@ -22,19 +23,20 @@ class SpecialIds:
 
 
 class BatchAssembler:
-    """Fills the arrays of one batch, shard by shard."""
+    """Fills the arrays of one batch, shard by shard; with or without the beginnings of words."""
 
-    def __init__(self, num_rows: int, row_length: int, specials: SpecialIds) -> None:
+    def __init__(self, num_rows: int, row_length: int, specials: SpecialIds, with_words: bool = False) -> None:
         self._shape = (num_rows, row_length)
         self._specials = specials
         self._input_ids = np.full(num_rows * row_length, specials.pad, dtype=np.int64)
         self._document_ids, self._positions, self._sample_ids = np.zeros((3, num_rows * row_length), dtype=np.int64)
+        self._word_starts = np.ones(num_rows * row_length, dtype=bool) if with_words else None
 
     def add(
         self,
         rows: Array,
         counts: Array,
-        ids: NDArray[np.integer],
+        store: TokenStore,
         starts: Array,
         lengths: Array,
         sample_ids: Array,
@@ -53,7 +55,7 @@ class BatchAssembler:
         is_last[ends - 1] = True
         inside = ~(is_first | is_last)
         tokens = np.empty(len(positions), dtype=np.int64)
-        tokens[inside] = ids[source[inside]]
+        tokens[inside] = store.ids[source[inside]]
         tokens[is_first], tokens[is_last] = self._specials.cls, self._specials.sep
         documents = np.arange(len(sizes)) - np.repeat(first_samples, counts) + 1
 
@@ -61,7 +63,18 @@ class BatchAssembler:
         self._document_ids[target] = np.repeat(documents, sizes)
         self._positions[target] = positions
         self._sample_ids[target] = np.repeat(sample_ids, sizes)
+        if self._word_starts is not None:
+            assert store.word_bits is not None
+            self._word_starts[target[inside]] = _read_bits(store.word_bits, source[inside])
 
     def finish(self) -> PackedBatch:
         arrays = (self._input_ids, self._document_ids, self._positions, self._sample_ids)
-        return PackedBatch(*(torch.from_numpy(array.reshape(self._shape)) for array in arrays))
+        batch = PackedBatch(*(torch.from_numpy(array.reshape(self._shape)) for array in arrays))
+        if self._word_starts is None:
+            return batch
+        return replace(batch, word_starts=torch.from_numpy(self._word_starts.reshape(self._shape)))
+
+
+def _read_bits(bits: NDArray[np.uint8], places: Array) -> NDArray[np.bool_]:
+    """The bits at some places, as `np.packbits` lays them: the first is the highest of its byte."""
+    return (bits[places >> 3] >> (7 - (places & 7)).astype(np.uint8)) & 1 == 1

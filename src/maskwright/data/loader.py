@@ -5,9 +5,11 @@ B rows, S row length.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +32,7 @@ class PackedLoader:
     """Iterates a corpus epoch by epoch; each sample of a shard of weight 1 appears exactly once per epoch.
 
     `rows_per_batch` counts the rows of all ranks together: a rank gets its share of every batch, so what a batch holds
-    does not depend on the number of ranks.
+    does not depend on the number of ranks. `with_words` adds `word_starts` to the batches, for masking by words.
     """
 
     def __init__(
@@ -48,14 +50,14 @@ class PackedLoader:
         rank: int = 0,
         world_size: int = 1,
         pin_memory: bool = False,
+        with_words: bool = False,
     ) -> None:
         if row_length <= NUM_SPECIALS:
             raise InputError(f"the row length is {row_length}; it must be at least {NUM_SPECIALS + 1}")
         for name, value in (("rows per batch", rows_per_batch), ("packing window", window)):
             if value < 1:
                 raise InputError(f"the {name} is {value}; it must be at least 1")
-        if not 0 <= rank < world_size:
-            raise InputError(f"the rank is {rank}; it must lie between 0 and {world_size - 1}")
+        _check_rank(rank, world_size)
         self.shards = StoresInMemory([store]) if isinstance(store, TokenStore) else store
         if not self.shards.num_tokens:
             raise InputError("the corpus holds no tokens; there is nothing to train on")
@@ -66,6 +68,9 @@ class PackedLoader:
         self.shuffle = shuffle
         self.rank, self.world_size = rank, world_size
         self._pin_memory = pin_memory
+        if with_words:
+            self.shards.check_words()
+        self._with_words = with_words
         self._specials = SpecialIds(cls_token_id, sep_token_id, pad_token_id)
         self._next_epoch = 0
         self._plan = lru_cache(maxsize=32)(self._build_plan)
@@ -89,6 +94,13 @@ class PackedLoader:
         """The batches of one epoch from `start_batch` on, built ahead in the background."""
         return prefetch(self._batches(epoch, start_batch))
 
+    def for_rank(self, rank: int, world_size: int) -> Self:
+        """The same loader for one of several processes."""
+        _check_rank(rank, world_size)
+        share = copy.copy(self)
+        share.rank, share.world_size = rank, world_size
+        return share
+
     def utilisation(self) -> float:
         """The share of row places that hold a real token, in the first shard."""
         plan = self._plan(self._first_shard)
@@ -97,7 +109,7 @@ class PackedLoader:
 
     def build_batch(self, rows: Sequence[Sequence[int]]) -> PackedBatch:
         """A batch of chosen samples of the first shard, by their numbers, row by row."""
-        assembler = BatchAssembler(len(rows), self.row_length, self._specials)
+        assembler = BatchAssembler(len(rows), self.row_length, self._specials, self._with_words)
         samples = np.asarray([sample for row in rows for sample in row], dtype=np.int64)
         counts = np.asarray([len(row) for row in rows], dtype=np.int64)
         self._add(assembler, self._first_shard, np.arange(len(rows)), samples, counts, np.zeros_like(samples))
@@ -107,11 +119,15 @@ class PackedLoader:
         order = self._order(epoch)
         for start in range(start_batch * self.rows_per_batch, order.num_rows, self.rows_per_batch):
             located = order.locate(start, start + self.rows_per_batch)
-            batch = self._assemble(*located[:, self.rank :: self.world_size])
+            # Where rows are too few for all ranks, some get a row of padding, so that all take the same steps.
+            num_rows = math.ceil(located.shape[1] / self.world_size)
+            batch = self._assemble(num_rows, *located[:, self.rank :: self.world_size])
             yield batch.pin_memory() if self._pin_memory else batch
 
-    def _assemble(self, shards: NDArray[np.int64], rows: NDArray[np.int64], passes: NDArray[np.int64]) -> PackedBatch:
-        assembler = BatchAssembler(len(rows), self.row_length, self._specials)
+    def _assemble(
+        self, num_rows: int, shards: NDArray[np.int64], rows: NDArray[np.int64], passes: NDArray[np.int64]
+    ) -> PackedBatch:
+        assembler = BatchAssembler(num_rows, self.row_length, self._specials, self._with_words)
         for shard in dict.fromkeys(shards.tolist()):
             places = np.nonzero(shards == shard)[0]
             samples, counts = self._plan(shard).samples_of(rows[places])
@@ -129,8 +145,8 @@ class PackedLoader:
     ) -> None:
         index = self._plan(shard).samples
         numbers = (passes << _PASS_BITS) + (shard << _SHARD_BITS) + samples
-        ids = self.shards.store(shard).ids
-        assembler.add(places, counts, ids, index.starts[samples], index.lengths[samples], numbers)
+        store = self.shards.store(shard)
+        assembler.add(places, counts, store, index.starts[samples], index.lengths[samples], numbers)
 
     @property
     def _first_shard(self) -> int:
@@ -149,3 +165,8 @@ class PackedLoader:
         counts = [self._plan(shard).num_rows for shard in range(self.shards.num_shards)]
         self.shards.remember_row_counts(self.row_length, self.window, counts)
         return counts
+
+
+def _check_rank(rank: int, world_size: int) -> None:
+    if not 0 <= rank < world_size:
+        raise InputError(f"the rank is {rank}; it must lie between 0 and {world_size - 1}")

@@ -1,4 +1,4 @@
-"""Write one shard: ids stream to disk, lengths follow when it is closed."""
+"""Write one shard: ids stream to disk, lengths and words follow when it is closed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from maskwright.data.shards import ShardInfo
 
+_SUFFIXES = ("ids", "lengths", "words")
+
 
 def choose_ids_dtype(vocab_size: int) -> str:
     return "<u2" if vocab_size <= 1 << 16 else "<u4"
@@ -26,6 +28,7 @@ class ShardWriter:
         self._folder, self._name, self._source = folder, name, source
         self._dtype = np.dtype(ids_dtype)
         self._lengths: list[NDArray[np.int64]] = []
+        self._word_starts: list[NDArray[np.bool_]] = []
         self._digest = hashlib.sha256()
         self._file = self._temporary("ids").open("wb")
         self.num_documents = 0
@@ -38,16 +41,20 @@ class ShardWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._file.close()
-        for suffix in ("ids", "lengths"):
+        for suffix in _SUFFIXES:
             self._temporary(suffix).unlink(missing_ok=True)
 
-    def add(self, ids: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
-        """Documents of the given lengths, their ids one after another; those without ids are left out."""
+    def add(self, ids: NDArray[np.integer], lengths: NDArray[np.integer], word_starts: NDArray[np.bool_]) -> None:
+        """Documents of the given lengths, their ids one after another and which of them begin a word.
+
+        Documents without ids are left out.
+        """
         encoded = ids.astype(self._dtype).tobytes()
         self._digest.update(encoded)
         self._file.write(encoded)
         kept = lengths[lengths > 0].astype(np.int64)
         self._lengths.append(kept)
+        self._word_starts.append(word_starts)
         self.num_documents += len(kept)
         self.num_tokens += len(ids)
 
@@ -58,11 +65,9 @@ class ShardWriter:
         _finish(self._file)
         lengths = np.concatenate(self._lengths)
         lengths_dtype = "<u2" if lengths.max() < 1 << 16 else "<u4"
-        encoded = lengths.astype(lengths_dtype).tobytes()
-        with self._temporary("lengths").open("wb") as file:
-            file.write(encoded)
-            _finish(file)
-        for suffix in ("ids", "lengths"):
+        lengths_sha256 = self._write("lengths", lengths.astype(lengths_dtype).tobytes())
+        words_sha256 = self._write("words", np.packbits(np.concatenate(self._word_starts)).tobytes())
+        for suffix in _SUFFIXES:
             os.replace(self._temporary(suffix), self._folder / f"{self._name}.{suffix}")
         return ShardInfo(
             name=self._name,
@@ -71,9 +76,16 @@ class ShardWriter:
             ids_dtype=self._dtype.str,
             lengths_dtype=lengths_dtype,
             ids_sha256=self._digest.hexdigest(),
-            lengths_sha256=hashlib.sha256(encoded).hexdigest(),
+            lengths_sha256=lengths_sha256,
+            words_sha256=words_sha256,
             source=self._source,
         )
+
+    def _write(self, suffix: str, content: bytes) -> str:
+        with self._temporary(suffix).open("wb") as file:
+            file.write(content)
+            _finish(file)
+        return hashlib.sha256(content).hexdigest()
 
     def _temporary(self, suffix: str) -> Path:
         return self._folder / f".{self._name}.{suffix}.tmp"

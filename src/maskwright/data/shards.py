@@ -4,6 +4,7 @@ manifest.json             sizes, checksums, the tokenizer's hash, the sources an
 tokenizer/                the tokenizer the ids are of
 train/00000.ids           ids one after another, 16 or 32 bit, little-endian
 train/00000.lengths       the length of each document, 16 or 32 bit
+train/00000.words         a bit for each id, eight to a byte: whether a word begins there
 validation/...
 """
 
@@ -45,6 +46,9 @@ class Shards(Protocol):
 
     def store(self, shard: int) -> TokenStore: ...
 
+    def check_words(self) -> None:
+        """Refuse a corpus of which it is not known where words begin."""
+
     def row_counts(self, row_length: int, window: int) -> list[int] | None:
         """Rows of each shard, where they are known without packing it."""
 
@@ -63,6 +67,13 @@ class StoresInMemory:
 
     def store(self, shard: int) -> TokenStore:
         return self._stores[shard]
+
+    def check_words(self) -> None:
+        if any(store.word_bits is None for store in self._stores):
+            raise InputError(
+                "the tokens come without word boundaries, which masking by words needs; tokenize them with"
+                " encode_texts and build the store by TokenStore.from_arrays, or mask by tokens"
+            )
 
     def row_counts(self, row_length: int, window: int) -> list[int] | None:
         return None
@@ -83,11 +94,18 @@ class ShardInfo:
     lengths_sha256: str
     source: int = 0
     """The source it comes from, for its weight."""
+    words_sha256: str | None = None
+    """None for shards made before word boundaries were kept."""
 
     @property
     def num_bytes(self) -> int:
         ids_bytes = np.dtype(self.ids_dtype).itemsize * self.num_tokens
-        return ids_bytes + np.dtype(self.lengths_dtype).itemsize * self.num_documents
+        words_bytes = 0 if self.words_sha256 is None else self.num_words_bytes
+        return ids_bytes + np.dtype(self.lengths_dtype).itemsize * self.num_documents + words_bytes
+
+    @property
+    def num_words_bytes(self) -> int:
+        return -(-self.num_tokens // 8)
 
 
 class PreparedShards:
@@ -114,6 +132,13 @@ class PreparedShards:
     def num_tokens(self) -> int:
         return sum(info.num_tokens for info in self.infos)
 
+    def check_words(self) -> None:
+        if any(info.words_sha256 is None for info in self.infos):
+            raise InputError(
+                f"{self.folder} was prepared without word boundaries, which masking by words needs; prepare it again"
+                " with --overwrite, or set masking.strategy=token"
+            )
+
     def row_counts(self, row_length: int, window: int) -> list[int] | None:
         file = self._rows_file(row_length, window)
         if not file.is_file():
@@ -138,7 +163,10 @@ class PreparedShards:
         lengths = _map_file(self._path(info, "lengths"), info.lengths_dtype, info.num_documents, info.lengths_sha256)
         offsets = np.zeros(info.num_documents + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        return TokenStore(ids, offsets)
+        if info.words_sha256 is None:
+            return TokenStore(ids, offsets)
+        words = _map_file(self._path(info, "words"), "u1", info.num_words_bytes, info.words_sha256)
+        return TokenStore(ids, offsets, words)
 
     def _path(self, info: ShardInfo, suffix: str) -> Path:
         return self.folder / self.split / f"{info.name}.{suffix}"

@@ -15,6 +15,8 @@ class TokenStore:
 
     ids: NDArray[np.integer]
     offsets: NDArray[np.int64]
+    word_bits: NDArray[np.uint8] | None = None
+    """A bit for each id, eight to a byte as `np.packbits` lays them: whether a word begins there. None: not known."""
 
     @classmethod
     def from_documents(cls, documents: Iterable[Sequence[int]], vocab_size: int) -> TokenStore:
@@ -23,6 +25,15 @@ class TokenStore:
         arrays = [np.asarray(ids, dtype=dtype) for ids in documents if len(ids)]
         offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
         return cls(np.concatenate(arrays) if arrays else np.empty(0, dtype), offsets)
+
+    @classmethod
+    def from_arrays(
+        cls, ids: NDArray[np.integer], lengths: NDArray[np.integer], word_starts: NDArray[np.bool_], vocab_size: int
+    ) -> TokenStore:
+        """Documents of these lengths one after another; those without tokens are left out."""
+        dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+        offsets = np.concatenate([[0], np.cumsum(lengths[lengths > 0], dtype=np.int64)])
+        return cls(ids.astype(dtype), offsets, np.packbits(word_starts))
 
     @property
     def num_documents(self) -> int:

@@ -7,18 +7,23 @@ synchronisation, the same integers on every device.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch
 from maskwright.errors import InputError
+from maskwright.masking.exact import select_exact_share
+from maskwright.masking.units import Units
 from maskwright.randomness import Stream, compute_key, random_below, random_uint32, threshold
 
 Selection = Literal["exact", "bernoulli"]
+Strategy = Literal["token", "whole_word", "span"]
 
 
 @dataclass(frozen=True)
@@ -36,9 +41,15 @@ class CorruptedBatch:
     def selected(self) -> Tensor:
         return self.labels != IGNORED_LABEL
 
+    def num_overflowing(self) -> Tensor:
+        """Chosen tokens that find no slot, left on the device; more than 0 is next to impossible."""
+        return (self.selected.sum() - self.num_slots).clamp(min=0)
 
-class TokenMasker:
-    """Chooses single tokens and corrupts them: mostly [MASK], sometimes a random token, sometimes nothing."""
+
+class Masker(ABC):
+    """Chooses tokens and corrupts them: mostly [MASK], sometimes a random token, sometimes nothing."""
+
+    strategy: ClassVar[Strategy]
 
     def __init__(
         self,
@@ -59,29 +70,59 @@ class TokenMasker:
         if not len(self._drawable_ids):
             raise InputError(f"all {vocab_size} ids of the vocabulary are special tokens; nothing can be masked")
 
+    @property
+    @abstractmethod
+    def max_unit_tokens(self) -> int:
+        """The most tokens that one draw decides on."""
+
+    @abstractmethod
+    def _group(self, batch: PackedBatch, is_maskable: Tensor, seed: int, epoch: int) -> Units:
+        """What is chosen as one."""
+
+    def settings(self) -> dict[str, Any]:
+        """How it masks, as arguments of `build_masker`."""
+        return {
+            "strategy": self.strategy,
+            "random_token_ratio": self.random_token_ratio,
+            "unchanged_ratio": self.unchanged_ratio,
+            "selection": self.selection,
+        }
+
+    @cached_property
+    def token_masker(self) -> TokenMasker:
+        """Masks single tokens with the same settings: what models are measured by, however they were trained."""
+        specials = torch.nonzero(self._is_special).flatten().tolist()
+        split = (self.random_token_ratio, self.unchanged_ratio)
+        return TokenMasker(len(self._is_special), self.mask_token_id, specials, *split, self.selection)
+
     def corrupt(self, batch: PackedBatch, ratio: float, seed: int, epoch: int) -> CorruptedBatch:
         """Mask `ratio` of each sample's ordinary tokens."""
         if not 0.0 <= ratio <= 1.0:
             raise InputError(f"the mask ratio is {ratio}; it must lie in [0, 1]")
         self._move_tables(batch.input_ids.device)
         is_maskable = ~(self._is_special[batch.input_ids] | batch.is_padding)
-        selected = self._select(batch, is_maskable, ratio, seed, epoch)
+        units = self._group(batch, is_maskable, seed, epoch)
+        selected = self._select(batch, units, is_maskable, ratio, seed, epoch)
         labels = torch.where(selected, batch.input_ids, IGNORED_LABEL)
 
-        counters = (batch.sample_ids, batch.positions)
-        fate = random_uint32(compute_key(seed, epoch, Stream.CORRUPTION), *counters)
-        drawn = random_below(len(self._drawable_ids), compute_key(seed, epoch, Stream.REPLACEMENT), *counters)
+        fate_key = compute_key(seed, epoch, Stream.CORRUPTION)
+        fate = random_uint32(fate_key, batch.sample_ids, units.fate_positions)
+        replacement_key = compute_key(seed, epoch, Stream.REPLACEMENT)
+        drawn = random_below(len(self._drawable_ids), replacement_key, batch.sample_ids, batch.positions)
         replaced = torch.where(fate < threshold(self.random_token_ratio), self._drawable_ids[drawn], self.mask_token_id)
         stays = ~selected | (fate >= threshold(1.0 - self.unchanged_ratio))
         corrupted = torch.where(stays, batch.input_ids, replaced.to(batch.input_ids.dtype))
-        return CorruptedBatch(batch.with_input_ids(corrupted), labels, compute_num_slots(labels.numel(), ratio))
+        num_slots = compute_num_slots(labels.numel(), ratio, self.max_unit_tokens)
+        return CorruptedBatch(batch.with_input_ids(corrupted), labels, num_slots)
 
-    def _select(self, batch: PackedBatch, is_maskable: Tensor, ratio: float, seed: int, epoch: int) -> Tensor:
-        draws = random_uint32(compute_key(seed, epoch, Stream.SELECTION), batch.sample_ids, batch.positions)
+    def _select(
+        self, batch: PackedBatch, units: Units, is_maskable: Tensor, ratio: float, seed: int, epoch: int
+    ) -> Tensor:
+        draws = random_uint32(compute_key(seed, epoch, Stream.SELECTION), batch.sample_ids, units.draw_positions)
         if self.selection == "bernoulli":
             return is_maskable & (draws < threshold(ratio))
         rounding = random_uint32(compute_key(seed, epoch, Stream.ROUNDING), batch.sample_ids)
-        return _select_exact_share(batch.document_ids, is_maskable, draws, rounding, ratio)
+        return select_exact_share(batch.document_ids, is_maskable, draws, rounding, ratio, units.word)
 
     def _move_tables(self, device: torch.device) -> None:
         if self._is_special.device != device:
@@ -89,35 +130,26 @@ class TokenMasker:
             self._drawable_ids = self._drawable_ids.to(device)
 
 
-def compute_num_slots(num_tokens: int, ratio: float) -> int:
-    """Six standard deviations above the expected number of chosen tokens, which bounds both kinds of selection."""
-    expected = num_tokens * ratio
-    return min(num_tokens, math.ceil(expected + 6 * math.sqrt(expected)) + 8)
+class TokenMasker(Masker):
+    """Chooses single tokens."""
+
+    strategy = "token"
+    max_unit_tokens = 1
+
+    @cached_property
+    def token_masker(self) -> TokenMasker:
+        return self
+
+    def _group(self, batch: PackedBatch, is_maskable: Tensor, seed: int, epoch: int) -> Units:
+        return Units(batch.positions, batch.positions)
 
 
-def _select_exact_share(
-    document_ids: Tensor, is_maskable: Tensor, draws: Tensor, rounding: Tensor, ratio: float
-) -> Tensor:
-    """In each document the `ratio * n` maskable tokens with the smallest draws.
+def compute_num_slots(num_tokens: int, ratio: float, max_unit_tokens: int = 1) -> int:
+    """Six standard deviations above the expected number of chosen tokens, for both kinds of selection.
 
-    The quota is rounded up or down at random so that its expectation is exact; `rounding` is the same for all tokens
-    of a document.
+    The variance is at most `max_unit_tokens` times the expectation: a unit of u tokens, chosen with probability p,
+    adds p * u to the one and at most p * u * u to the other.
     """
-    num_rows, length = document_ids.shape
-    document_ids = document_ids.long()
-
-    def count_by_document(flags: Tensor) -> Tensor:
-        counts = torch.zeros(num_rows, length + 1, dtype=torch.long, device=flags.device)
-        return counts.scatter_add_(1, document_ids, flags.long())
-
-    num_maskable = count_by_document(is_maskable).gather(1, document_ids)
-    quota = (num_maskable * threshold(ratio) + rounding) >> 32
-
-    sort_keys = (document_ids << 33) | (torch.where(is_maskable, 0, 1) << 32) | draws
-    order = torch.argsort(sort_keys, dim=1, stable=True)
-    document_sizes = count_by_document(torch.ones_like(is_maskable))
-    document_starts = (document_sizes.cumsum(1) - document_sizes).gather(1, document_ids)
-    place = torch.empty_like(order).scatter_(
-        1, order, torch.arange(length, device=order.device).expand(num_rows, length).contiguous()
-    )
-    return is_maskable & (place - document_starts < quota)
+    expected = num_tokens * ratio
+    slack = 6 * math.sqrt(expected * max_unit_tokens)
+    return min(num_tokens, math.ceil(expected + slack) + 8 * max_unit_tokens)

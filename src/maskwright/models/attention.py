@@ -12,14 +12,20 @@ from torch import Tensor, nn
 from maskwright.models.layers import StackedLinear
 
 
-def build_attention_mask(document_ids: Tensor | None) -> Tensor | None:
+def build_attention_mask(document_ids: Tensor | None, is_causal: Tensor | None = None) -> Tensor | None:
     """(B, 1, S, S), true where two tokens share a document; None when every row is one whole document.
 
-    Padding tokens share document 0 and attend to each other, so no row of the mask is empty.
+    `is_causal` (B, S) is true for tokens that may see only what comes before them, and themselves. Padding tokens
+    share document 0 and attend to each other, so no row of the mask is empty.
     """
-    if document_ids is None:
-        return None
-    return (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
+    shares_document = None
+    if document_ids is not None:
+        shares_document = (document_ids[:, :, None] == document_ids[:, None, :])[:, None]
+    if is_causal is None:
+        return shares_document
+    places = torch.arange(is_causal.shape[1], device=is_causal.device)
+    may_see = (~is_causal[:, :, None] | (places[None, :] <= places[:, None]))[:, None]
+    return may_see if shares_document is None else shares_document & may_see
 
 
 def limit_to_window(attention_mask: Tensor | None, positions: Tensor, half_window: int) -> Tensor:

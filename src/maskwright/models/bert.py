@@ -110,13 +110,15 @@ class BERT(PackedEncoder):
         layers = [layer for layer in self.layers if isinstance(layer, BertLayer)]
         return [output for layer in layers for output in (layer.attention.output, layer.down)]
 
-    def encode_rows(
-        self, input_ids: Tensor, positions: Tensor, document_ids: Tensor | None, token_type_ids: Tensor | None
+    def embed(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        return self.embeddings(input_ids, positions, token_type_ids)
+
+    def run_layers(
+        self, hidden: Tensor, positions: Tensor, document_ids: Tensor | None, is_causal: Tensor | None = None
     ) -> Tensor:
-        attention_mask = build_attention_mask(document_ids)
-        hidden: Tensor = self.embeddings(input_ids, positions, token_type_ids)
+        attention_mask = build_attention_mask(document_ids, is_causal)
         for layer in self.layers:
-            hidden = layer(hidden, attention_mask)
+            hidden = self.run_layer(layer, hidden, attention_mask)
         return hidden
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from maskwright.errors import InputError
 from maskwright.models.init import init_weights, zero_residual_outputs
@@ -26,6 +27,8 @@ class PackedEncoder(nn.Module, ABC):
     config_class: ClassVar[type]
     variants: ClassVar[dict[str, dict[str, int]]]
     config: Any
+    recomputes_activations = False
+    """Whether a layer's inner results are computed again in the backward pass instead of being kept."""
 
     @classmethod
     def from_variant(cls, variant: str, **overrides: Any) -> Self:
@@ -83,10 +86,17 @@ class PackedEncoder(nn.Module, ABC):
         """The last product of every residual branch."""
 
     @abstractmethod
-    def encode_rows(
-        self, input_ids: Tensor, positions: Tensor, document_ids: Tensor | None, token_type_ids: Tensor | None
+    def embed(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """What the first layer takes, (B, S, D); positions are (S,) or (B, S)."""
+
+    @abstractmethod
+    def run_layers(
+        self, hidden: Tensor, positions: Tensor, document_ids: Tensor | None, is_causal: Tensor | None = None
     ) -> Tensor:
-        """Hidden states (B, S, D); positions are (S,) or (B, S), `document_ids` None when each row is one document."""
+        """Hidden states (B, S, D) from embedded tokens; `document_ids` is None when each row is one document.
+
+        `is_causal` (B, S) is true for tokens that see only what comes before them.
+        """
 
     def forward(
         self,
@@ -95,8 +105,12 @@ class PackedEncoder(nn.Module, ABC):
         token_type_ids: Tensor | None = None,
         positions: Tensor | None = None,
         document_ids: Tensor | None = None,
+        is_causal: Tensor | None = None,
     ) -> EncoderOutput:
-        """Padded use gives `attention_mask`; packed use gives `document_ids` and `positions`."""
+        """Padded use gives `attention_mask`; packed use gives `document_ids` and `positions`.
+
+        `is_causal` (B, S) is true for tokens that see only what comes before them; unset, all see both sides.
+        """
         if positions is None:
             length = input_ids.shape[1]
             if length > self.config.max_position_embeddings:
@@ -107,7 +121,13 @@ class PackedEncoder(nn.Module, ABC):
             positions = torch.arange(length, device=input_ids.device)
         if document_ids is None and attention_mask is not None:
             document_ids = attention_mask != 0
-        return EncoderOutput(last_hidden_state=self.encode_rows(input_ids, positions, document_ids, token_type_ids))
+        embedded = self.embed(input_ids, positions, token_type_ids)
+        return EncoderOutput(last_hidden_state=self.run_layers(embedded, positions, document_ids, is_causal))
+
+    def run_layer(self, layer: nn.Module, *inputs: Any) -> Tensor:
+        if self.recomputes_activations and torch.is_grad_enabled():
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)
 
     def reset_parameters(self) -> None:
         init_weights(self, self.config.initializer_range)

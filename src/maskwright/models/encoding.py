@@ -19,16 +19,25 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.models.output import EncoderOutput
 
 
-def encode(encoder: nn.Module, batch: PackedBatch) -> Tensor:
-    """Hidden states (B, S, D) of a packed batch; those of padding tokens mean nothing."""
+def encode(encoder: nn.Module, batch: PackedBatch, is_causal: Tensor | None = None) -> Tensor:
+    """Hidden states (B, S, D) of a packed batch; those of padding tokens mean nothing.
+
+    `is_causal` (B, S) is true for tokens that see only what comes before them; foreign encoders cannot do that.
+    """
     if isinstance(encoder, PackedEncoder):
         output: EncoderOutput = encoder(
             input_ids=batch.input_ids,
             document_ids=batch.document_ids,
             positions=batch.positions,
             token_type_ids=batch.token_type_ids,
+            is_causal=is_causal,
         )
         return output.last_hidden_state
+    if is_causal is not None:
+        raise InputError(
+            f"{type(encoder).__name__} always sees both sides of a token, so it cannot learn to continue text; use BERT"
+            " or ModernBERT of ours, or train it by masking"
+        )
     inputs, index = to_padded(batch)
     padded = call_foreign(encoder, inputs)
     return padded.flatten(0, 1)[index].view(*batch.input_ids.shape, -1)
@@ -82,3 +91,17 @@ def find_input_embedding(encoder: nn.Module) -> nn.Embedding | None:
         return embedding if isinstance(embedding, nn.Embedding) else None
     embeddings = [module for module in encoder.modules() if isinstance(module, nn.Embedding)]
     return max(embeddings, key=lambda embedding: embedding.num_embeddings, default=None)
+
+
+def recompute_activations(encoder: nn.Module, enabled: bool) -> None:
+    """Let an encoder trade time for memory: its layers' inner results are computed twice instead of kept."""
+    if isinstance(encoder, PackedEncoder):
+        encoder.recomputes_activations = enabled
+    elif enabled:
+        enable: Any = getattr(encoder, "gradient_checkpointing_enable", None)
+        if not callable(enable):
+            raise InputError(
+                f"training.activation_checkpointing is on, but {type(encoder).__name__} has no"
+                " gradient_checkpointing_enable(); leave it off"
+            )
+        enable()

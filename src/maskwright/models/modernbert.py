@@ -111,22 +111,24 @@ class ModernBERT(PackedEncoder):
         layers = [layer for layer in self.layers if isinstance(layer, ModernBertLayer)]
         return [output for layer in layers for output in (layer.attention.output, layer.down)]
 
-    def encode_rows(
-        self, input_ids: Tensor, positions: Tensor, document_ids: Tensor | None, token_type_ids: Tensor | None
-    ) -> Tensor:
+    def embed(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """Segments (`token_type_ids`) do not exist in this family and change nothing."""
+        return self.dropout(self.embedding_norm(self.word(input_ids)))
+
+    def run_layers(
+        self, hidden: Tensor, positions: Tensor, document_ids: Tensor | None, is_causal: Tensor | None = None
+    ) -> Tensor:
         config = self.config
         head_size = config.hidden_size // config.num_attention_heads
-        global_mask = build_attention_mask(document_ids)
+        global_mask = build_attention_mask(document_ids, is_causal)
         global_rotation = Rotation(positions, head_size, config.global_rope_theta)
         local_mask = limit_to_window(global_mask, positions, config.local_attention // 2)
         local_rotation = Rotation(positions, head_size, config.local_rope_theta)
-        hidden: Tensor = self.dropout(self.embedding_norm(self.word(input_ids)))
         for layer in self.layers:
             if layer.is_global:
-                hidden = layer(hidden, global_mask, global_rotation)
+                hidden = self.run_layer(layer, hidden, global_mask, global_rotation)
             else:
-                hidden = layer(hidden, local_mask, local_rotation)
+                hidden = self.run_layer(layer, hidden, local_mask, local_rotation)
         return self.final_norm(hidden)
 
 

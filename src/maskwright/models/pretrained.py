@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-from safetensors.torch import load_file, save_file
+import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import FAMILIES, Family, State, family_of
+from maskwright.models.weights_file import write_safetensors
 from maskwright.storage import read_json, write_text
 from maskwright.suggestions import suggest
 
@@ -77,13 +79,28 @@ def read_model_folder(folder: Path) -> tuple[dict[str, Any], State]:
 
 
 def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """`weights` are tensors of their own on the CPU, as `copy_to_cpu` makes them."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{WEIGHTS_FILE}.tmp"
-    # Copies of their own: safetensors refuses tensors that share memory, as the blocks of a stacked weight do.
-    separate = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
-    save_file(separate, temporary, metadata={"format": "pt"})
+    write_safetensors(temporary, weights, metadata={"format": "pt"})
     temporary.replace(folder / WEIGHTS_FILE)
     write_text(folder / CONFIG_FILE, json.dumps(config, indent=2) + "\n")
+
+
+def copy_to_cpu(tensors: Mapping[str, Tensor], wait: bool = True) -> State:
+    """Copies that share no memory, as safetensors needs them: the blocks of a stacked weight do share.
+
+    Without `wait` copies from a GPU still run on return; wait for the device before they are read.
+    """
+
+    def copy(tensor: Tensor) -> Tensor:
+        empty = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        return empty.copy_(tensor.detach(), non_blocking=True)
+
+    copies = {name: copy(tensor) for name, tensor in tensors.items()}
+    if wait and any(tensor.is_cuda for tensor in tensors.values()):
+        torch.cuda.synchronize()
+    return copies
 
 
 def load_into(module: nn.Module, state: Mapping[str, Tensor], source: Path) -> None:
@@ -149,4 +166,4 @@ def load_encoder(folder_or_id: str | Path) -> PackedEncoder:
 
 def save_encoder(folder: str | Path, encoder: PackedEncoder) -> None:
     weights = family_of(encoder).to_theirs(encoder.state_dict())
-    write_model_folder(Path(folder), describe_encoder(encoder, with_head=False), weights)
+    write_model_folder(Path(folder), describe_encoder(encoder, with_head=False), copy_to_cpu(weights))

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed, from_padded
 from maskwright.errors import InputError
-from maskwright.masking.tokens import CorruptedBatch, Selection, TokenMasker
+from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
+from maskwright.masking.strategies import build_masker
+from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy, TokenMasker
 from maskwright.models.encoding import encode, find_hidden_size, find_input_embedding, find_max_length
 from maskwright.models.init import init_weights
 from maskwright.models.layers import ACTIVATIONS, build_activation
@@ -46,6 +48,9 @@ class MaskedLanguageModel(nn.Module):
         tie_word_embeddings: bool = True,
         selection: Selection = "exact",
         seed: int = 0,
+        strategy: Strategy = "token",
+        span_p: float = DEFAULT_SPAN_P,
+        span_max_words: int = DEFAULT_SPAN_MAX_WORDS,
     ) -> None:
         super().__init__()
         hidden_size = find_hidden_size(encoder)
@@ -57,8 +62,16 @@ class MaskedLanguageModel(nn.Module):
         self.initializer_range = initializer_range
         self.seed = seed
         self.mask_ratio = mask_ratio
-        self.masker = TokenMasker(
-            vocab_size, mask_token_id, self.special_token_ids, random_token_ratio, unchanged_ratio, selection
+        self.masker = build_masker(
+            vocab_size,
+            mask_token_id,
+            self.special_token_ids,
+            strategy=strategy,
+            random_token_ratio=random_token_ratio,
+            unchanged_ratio=unchanged_ratio,
+            selection=selection,
+            span_p=span_p,
+            span_max_words=span_max_words,
         )
         self._mask_calls = 0
 
@@ -97,6 +110,11 @@ class MaskedLanguageModel(nn.Module):
     @property
     def mask_token_id(self) -> int:
         return self.masker.mask_token_id
+
+    @property
+    def token_masker(self) -> TokenMasker:
+        """Masks single tokens whatever the training's strategy, so that models can be compared."""
+        return self.masker.token_masker
 
     @property
     def is_tied(self) -> bool:

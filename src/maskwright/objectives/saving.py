@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from maskwright.models.pretrained import (
     OWN_KEY,
     WEIGHTS_FILE,
     build_encoder,
+    copy_to_cpu,
     describe_encoder,
     find_family,
     load_into,
@@ -26,13 +28,28 @@ from maskwright.models.pretrained import (
     write_model_folder,
 )
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import as_tokenizer, has_tokenizer, load_tokenizer
+from maskwright.text.tokenizer import Tokenizer, as_tokenizer, has_tokenizer, load_tokenizer
 
 CUSTOM_TYPE = "maskwright_custom"
 _OUTPUT_WEIGHT = "mlm_output.weight"
 
 
-def save_masked_lm(folder: str | Path, model: MaskedLanguageModel, tokenizer: Any = None) -> None:
+@dataclass(frozen=True)
+class ModelSnapshot:
+    """A whole model as its files will hold it, independent of the model's further changes."""
+
+    config: dict[str, Any]
+    weights: State
+    tokenizer: Tokenizer | None
+
+    def write(self, folder: Path) -> None:
+        write_model_folder(folder, self.config, self.weights)
+        if self.tokenizer is not None:
+            self.tokenizer.save(folder)
+
+
+def snapshot_masked_lm(model: MaskedLanguageModel, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
+    """Without `wait` copies from a GPU still run on return."""
     tokenizer = None if tokenizer is None else as_tokenizer(tokenizer)
     if isinstance(model.encoder, PackedEncoder):
         config = _describe(model, model.encoder)
@@ -44,9 +61,11 @@ def save_masked_lm(folder: str | Path, model: MaskedLanguageModel, tokenizer: An
     if tokenizer is not None:
         config |= {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
         config |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
-    write_model_folder(Path(folder), config, weights)
-    if tokenizer is not None:
-        tokenizer.save(folder)
+    return ModelSnapshot(config, copy_to_cpu(weights, wait), tokenizer)
+
+
+def save_masked_lm(folder: str | Path, model: MaskedLanguageModel, tokenizer: Any = None) -> None:
+    snapshot_masked_lm(model, tokenizer).write(Path(folder))
 
 
 def load_masked_lm(folder_or_id: str | Path, encoder: nn.Module | None = None) -> MaskedLanguageModel:
@@ -139,15 +158,13 @@ def _settings(model: MaskedLanguageModel) -> dict[str, Any]:
         "vocab_size": model.vocab_size,
         "mask_ratio": model.mask_ratio,
         "mask_token_id": model.mask_token_id,
-        "random_token_ratio": model.masker.random_token_ratio,
-        "unchanged_ratio": model.masker.unchanged_ratio,
         "special_token_ids": list(model.special_token_ids),
         "mlm_head_activation": model.mlm_head_activation,
         "initializer_range": model.initializer_range,
         "mlm_head_dropout": model.mlm_head_dropout,
         "layer_norm_eps": model.mlm_norm.eps,
-        "selection": model.masker.selection,
         "seed": model.seed,
+        **model.masker.settings(),
     }
 
 

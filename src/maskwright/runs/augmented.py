@@ -24,7 +24,8 @@ class AugmentedLoader(PackedLoader):
         super().__init__(self._shards_of(options["seed"], epoch=0), **options)
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[PackedBatch]:
-        return PackedLoader(self._shards_of(self.seed, epoch), **self._options).epoch(epoch, start_batch)
+        loader = PackedLoader(self._shards_of(self.seed, epoch), **self._options)
+        return loader.for_rank(self.rank, self.world_size).epoch(epoch, start_batch)
 
     def _shards_of(self, seed: int, epoch: int) -> Shards:
         sample = 0

@@ -1,13 +1,17 @@
-"""Callbacks that keep a run folder up to date."""
+"""Callbacks that keep a run folder up to date, and a run alive."""
 
 from __future__ import annotations
 
 import json
+import math
+import statistics
 
+from maskwright.errors import RunError
 from maskwright.runs.folder import RunFolder
 from maskwright.storage import write_text
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics
+from maskwright.training.checkpoints import Retention, find_resumable, name_best
 
 
 class MetricsLog(Callback):
@@ -17,34 +21,124 @@ class MetricsLog(Callback):
         self.run = run
 
     def on_train_begin(self) -> None:
-        step = self.trainer.state.step
-        # An epoch's validation comes after the checkpoint of its last step, so it is done again as well.
-        kept = [line for line in self.run.read_metrics() if (line["step"], "val_loss" in line) <= (step, False)]
+        kept = [line for line in self.run.read_metrics() if self._is_past(line)]
         write_text(self.run.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def _is_past(self, line: Metrics) -> bool:
+        """The end of an epoch comes after the checkpoint of its last step, so it may have to be done again."""
+        state = self.trainer.state
+        if line["step"] == state.step and line.get("epoch_end"):
+            return state.batch_in_epoch == 0
+        return line["step"] <= state.step
 
     def on_log(self, metrics: Metrics) -> None:
         self._append(metrics)
 
+    def on_evaluation(self, metrics: Metrics) -> None:
+        self._append({**self._place(self.trainer.state.epoch), **metrics})
+
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
-        state = self.trainer.state
         values = {name: value for name, value in metrics.items() if name.startswith("val_")}
         if values:
-            self._append({"step": state.step, "epoch": epoch, "tokens": state.num_tokens, **values})
+            self._append({**self._place(epoch), **values, "epoch_end": True})
+
+    def _place(self, epoch: int) -> dict[str, float]:
+        state = self.trainer.state
+        return {"step": state.step, "epoch": epoch, "tokens": state.num_tokens}
 
     def _append(self, metrics: Metrics) -> None:
+        # JSON has no NaN; a line of steps that were all skipped has no loss.
+        values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         with self.run.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(metrics) + "\n")
+            file.write(json.dumps(values) + "\n")
 
 
 class PeriodicCheckpoints(Callback):
-    """A checkpoint every so many steps, the newest few kept."""
+    """A checkpoint every so many steps and at the end; the newest few, milestones and the best are kept."""
 
-    def __init__(self, run: RunFolder, tokenizer: Tokenizer, every_steps: int, keep: int) -> None:
+    on_every_rank = True
+
+    def __init__(
+        self, run: RunFolder, tokenizer: Tokenizer, every_steps: int, retention: Retention, keep_best: bool = False
+    ) -> None:
         self.run = run
         self.tokenizer = tokenizer
         self.every_steps = every_steps
-        self.keep = keep
+        self.retention = retention
+        self.keep_best = keep_best
+        self._is_new_best = False
+
+    def on_train_begin(self) -> None:
+        if self.trainer.world.is_main:
+            name_best(self.run.checkpoints, self.trainer.state.best_step, self.trainer.state.best_loss)
 
     def on_step_end(self, step: int) -> None:
-        if step % self.every_steps == 0:
-            self.trainer.save_checkpoint(self.run.checkpoints, self.tokenizer, self.keep)
+        if step % self.every_steps == 0 or self._is_new_best:
+            self._save()
+
+    def on_evaluation(self, metrics: Metrics) -> None:
+        state, loss = self.trainer.state, metrics["val_loss"]
+        if self.keep_best and (state.best_loss is None or loss < state.best_loss):
+            state.best_step, state.best_loss, self._is_new_best = state.step, loss, True
+
+    def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
+        if "val_loss" in metrics:
+            self.on_evaluation(metrics)
+        if self._is_new_best or self.trainer.stop_training:
+            self._save()
+
+    def _save(self) -> None:
+        self._is_new_best = False
+        self.trainer.save_checkpoint(self.run.checkpoints, self.tokenizer, self.retention, background=True)
+
+
+class RollBack(Callback):
+    """Returns to the last checkpoint when the loss jumps, and goes on behind the batches that made it jump.
+
+    A jump is measured against the last log lines: their mean and standard deviation.
+    """
+
+    on_every_rank = True
+    num_lines = 20
+    max_returns = 3
+    """To the same checkpoint; without a limit a run that always jumps there would never end."""
+
+    def __init__(self, run: RunFolder, num_deviations: float) -> None:
+        self.run = run
+        self.num_deviations = num_deviations
+        self._losses: list[float] = []
+        self._returns: list[str] = []
+
+    def on_train_begin(self) -> None:
+        lines = [line for line in self.run.read_metrics() if line["step"] <= self.trainer.state.step]
+        self._losses = [line["loss"] for line in lines if line.get("loss") is not None][-self.num_lines :]
+
+    def on_log(self, metrics: Metrics) -> None:
+        loss = metrics["loss"]
+        if self._is_jump(loss):
+            self._return(metrics)
+        elif math.isfinite(loss):
+            self._losses = [*self._losses, loss][-self.num_lines :]
+
+    def _is_jump(self, loss: float) -> bool:
+        if len(self._losses) < self.num_lines // 2:
+            return False
+        return loss > statistics.fmean(self._losses) + self.num_deviations * statistics.stdev(self._losses)
+
+    def _return(self, metrics: Metrics) -> None:
+        self.trainer.finish_writing()
+        checkpoint, _ = find_resumable(self.run.checkpoints)
+        if checkpoint is None:
+            return
+        self._returns.append(checkpoint.name)
+        if self._returns.count(checkpoint.name) > self.max_returns:
+            raise RunError(
+                f"the loss rose again after {self.max_returns} returns to {checkpoint.name}, so other batches do not"
+                " help; start a new run with model.from set to this one and a lower optimizer.learning_rate, or a"
+                " larger training.rollback_deviations"
+            )
+        self.trainer.warn(
+            f"the loss rose to {metrics['loss']:.3f} at step {int(metrics['step'])}, from about"
+            f" {statistics.fmean(self._losses):.3f}; going back to {checkpoint.name}, past the batches since"
+        )
+        self.trainer.roll_back(checkpoint)

@@ -12,11 +12,12 @@ from typing import Any
 
 import yaml
 
-from maskwright.config import Config, load_config
+from maskwright.config import Config, flatten, load_config
 from maskwright.errors import InputError
 from maskwright.models.pretrained import CHECKPOINTS_FOLDER, MODEL_FOLDER
 from maskwright.storage import read_json, write_text
 from maskwright.text.tokenizer import Tokenizer
+from maskwright.training.trackers import TRACKERS_FOLDER
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def trackers(self) -> Path:
+        return self.path / TRACKERS_FOLDER
+
+    @property
     def is_run(self) -> bool:
         """Whether a run was begun here: a configuration alone does not tell, people keep their own in folders."""
         try:
@@ -106,7 +111,7 @@ class RunFolder:
     def _clear(self) -> None:
         """Remove what a run writes and nothing else; the configuration last, so that a half-cleared run stays one."""
         files = (self.final_file, self.data_file, self.metrics_file, self.curves_file, self.report_file)
-        for folder in (self.model, self.checkpoints, self.tokenizer, self.tensorboard):
+        for folder in (self.model, self.checkpoints, self.tokenizer, self.tensorboard, self.trackers):
             if folder.is_dir():
                 shutil.rmtree(folder)
         for file in (*files, self.config_file):
@@ -148,8 +153,8 @@ def _unwritable(path: Path, reason: str | None) -> InputError:
 
 def _check_same_config(run: RunFolder, config: Config) -> None:
     """An unfinished run goes on only under the settings it was started with."""
-    started = _flatten(load_config(run.config_file).model_dump(by_alias=True))
-    asked = _flatten(config.model_dump(by_alias=True))
+    started = flatten(load_config(run.config_file).model_dump(by_alias=True))
+    asked = flatten(config.model_dump(by_alias=True))
     changed = [key for key in asked if asked[key] != started[key]]
     if changed:
         key = changed[0]
@@ -165,10 +170,3 @@ def _parse_lines(text: str) -> Iterator[dict[str, float]]:
             yield json.loads(line)
         except json.JSONDecodeError:
             continue
-
-
-def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat

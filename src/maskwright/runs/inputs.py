@@ -28,6 +28,7 @@ from maskwright.models.pretrained import resolve_folder
 from maskwright.runs.augmented import AugmentedLoader
 from maskwright.runs.texts import Documents, Say, read_documents
 from maskwright.sections.data import QualityConfig, build_sources
+from maskwright.text.encoding import encode_corpus
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.training import train_tokenizer
 
@@ -58,7 +59,7 @@ def _read_texts(config: Config, kept_tokenizer: Path | None, warn: Say) -> Train
     weights = [source.weight for source in build_sources(config.data.train)]
 
     def encode(texts: Sequence[Sequence[str]]) -> Shards:
-        return StoresInMemory([_encode(tokenizer, one) for one in texts], weights)
+        return StoresInMemory([_encode(tokenizer, one, config.masking.needs_words) for one in texts], weights)
 
     options = _loader_options(config, tokenizer) | {"shuffle": True}
     if config.augmentation.probability:
@@ -129,7 +130,8 @@ def open_tokenizer(name: str) -> Tokenizer:
 
 def pack_documents(documents: Sequence[str], tokenizer: Tokenizer, **options: Any) -> PackedLoader:
     """A loader over texts; `options` are those of `PackedLoader`."""
-    return PackedLoader(_encode(tokenizer, documents), **(_special_ids(tokenizer) | options))
+    store = _encode(tokenizer, documents, options.get("with_words", False))
+    return PackedLoader(store, **(_special_ids(tokenizer) | options))
 
 
 def count_tokens(loader: PackedLoader, vocab_size: int) -> NDArray[np.int64]:
@@ -141,12 +143,14 @@ def count_tokens(loader: PackedLoader, vocab_size: int) -> NDArray[np.int64]:
 
 
 def _loader_options(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
+    training = config.training
     return _special_ids(tokenizer) | {
         "row_length": config.data.max_length,
-        "rows_per_batch": max(1, config.training.batch_tokens // config.data.max_length),
+        "rows_per_batch": max(1, (training.batch_tokens_start or training.batch_tokens) // config.data.max_length),
         "seed": config.run.seed,
         "window": config.data.packing_window,
         "pin_memory": torch.cuda.is_available(),
+        "with_words": config.masking.needs_words,
     }
 
 
@@ -158,5 +162,8 @@ def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     }
 
 
-def _encode(tokenizer: Tokenizer, documents: Sequence[str]) -> TokenStore:
-    return TokenStore.from_documents(tokenizer.encode_batch(documents), tokenizer.vocab_size)
+def _encode(tokenizer: Tokenizer, documents: Sequence[str], with_words: bool) -> TokenStore:
+    if not with_words:
+        return TokenStore.from_documents(tokenizer.encode_batch(documents), tokenizer.vocab_size)
+    encoded = encode_corpus(documents, tokenizer)
+    return TokenStore.from_arrays(encoded.ids, encoded.lengths, encoded.word_starts, tokenizer.vocab_size)

@@ -8,7 +8,7 @@ import torch
 
 from maskwright.config import Config
 from maskwright.errors import InputError
-from maskwright.masking.tokens import TokenMasker
+from maskwright.masking.strategies import build_masker
 from maskwright.models.bert import BERT
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import find_max_length
@@ -40,15 +40,13 @@ def build_model(config: Config, tokenizer: Tokenizer) -> MaskedLanguageModel:
         vocab_size=tokenizer.vocab_size,
         mask_ratio=config.masking.ratio,
         mask_token_id=tokenizer.mask_token_id,
-        random_token_ratio=config.masking.random_token_ratio,
-        unchanged_ratio=config.masking.unchanged_ratio,
         special_token_ids=tokenizer.all_special_ids,
         mlm_head_activation=config.model.mlm_head_activation,
         initializer_range=encoder.config.initializer_range,
         mlm_head_dropout=config.model.mlm_head_dropout,
         layer_norm_eps=eps,
-        selection=config.masking.selection,
         seed=config.run.seed,
+        **_masking_options(config),
     )
 
 
@@ -73,15 +71,23 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Masked
     model.mlm_head_dropout = config.model.mlm_head_dropout
     model.seed = config.run.seed
     model.special_token_ids = tuple(tokenizer.all_special_ids)
-    model.masker = TokenMasker(
-        model.vocab_size,
-        tokenizer.mask_token_id,
-        tokenizer.all_special_ids,
-        config.masking.random_token_ratio,
-        config.masking.unchanged_ratio,
-        config.masking.selection,
+    model.masker = build_masker(
+        model.vocab_size, tokenizer.mask_token_id, tokenizer.all_special_ids, **_masking_options(config)
     )
     return model
+
+
+def _masking_options(config: Config) -> dict[str, Any]:
+    """How to choose and replace tokens; the ratio goes its own way, as it may change during the run."""
+    masking = config.masking
+    return {
+        "strategy": masking.strategy,
+        "selection": masking.selection,
+        "random_token_ratio": masking.random_token_ratio,
+        "unchanged_ratio": masking.unchanged_ratio,
+        "span_p": masking.span_p,
+        "span_max_words": masking.span_max_words,
+    }
 
 
 def check_vocabulary(model: MaskedLanguageModel, tokenizer: Tokenizer) -> None:

@@ -41,7 +41,8 @@ from maskwright.text.quality import DocumentCleaner
 from maskwright.text.sources import fingerprint, read_source
 from maskwright.text.tokenizer import Tokenizer, group_texts
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1 had no word boundaries."""
 SPLITS = ("train", "validation")
 _GROUP_CHARS = 250_000
 _KEY_FILE = "key.json"
@@ -159,6 +160,11 @@ def _check_output(out: Path, described: dict[str, Any], overwrite: bool) -> None
         raise InputError(f"{out} holds other files, such as {others[0]}; choose another folder")
     if not overwrite:
         old = read_manifest(out)
+        if old.get("format") != FORMAT_VERSION:
+            raise InputError(
+                f"{out} was prepared by another version of maskwright (format {old.get('format')}, this one writes"
+                f" {FORMAT_VERSION}); choose another folder, or add --overwrite"
+            )
         changed = [name for name in described if old.get(name) != described[name]]
         raise InputError(
             f"{out} was prepared with other {', '.join(changed)}; choose another folder, or add --overwrite"
@@ -225,9 +231,9 @@ class _PartWriter:
 
     def _add(self, encoded: EncodedTexts, train: ShardWriter, validation: ShardWriter, record: PartRecord) -> None:
         held_out = np.asarray([is_held_out(text, self._share) for text in encoded.texts], dtype=bool)
-        tokens_held_out = np.repeat(held_out, encoded.lengths)
-        train.add(encoded.ids[~tokens_held_out], encoded.lengths[~held_out])
-        validation.add(encoded.ids[tokens_held_out], encoded.lengths[held_out])
+        for writer, is_its in ((train, ~held_out), (validation, held_out)):
+            tokens = np.repeat(is_its, encoded.lengths)
+            writer.add(encoded.ids[tokens], encoded.lengths[is_its], encoded.word_starts[tokens])
         record.num_documents += len(encoded.texts)
         record.num_chars += sum(map(len, encoded.texts))
         record.num_encoded += len(encoded.ids)

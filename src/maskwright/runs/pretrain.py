@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,26 @@ from rich.console import Console
 
 from maskwright.config import Config
 from maskwright.data.loader import PackedLoader
+from maskwright.errors import InputError
 from maskwright.inference.visualize import PredictionView, build_prediction_view
 from maskwright.masking.schedule import compute_mask_ratio
+from maskwright.models.pretrained import CHECKPOINTS_FOLDER
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints
+from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.folder import RunFolder, find_run
-from maskwright.runs.inputs import count_tokens, load_data
+from maskwright.runs.inputs import TrainingData, count_tokens, load_data
+from maskwright.runs.interruption import GracefulStop
 from maskwright.runs.model import build_model
 from maskwright.runs.report import write_report
 from maskwright.text.tokenizer import Tokenizer
-from maskwright.training.callbacks import Callback, EarlyStopping, TensorBoard
-from maskwright.training.checkpoints import find_resumable
+from maskwright.training.callbacks import Callback, EarlyStopping
+from maskwright.training.checkpoints import Retention, clear_leftovers, find_resumable, is_checkpoint
+from maskwright.training.device import choose_device
 from maskwright.training.evaluate import EVALUATION_RATIO, evaluate, evaluate_unigram
 from maskwright.training.progress import ProgressDisplay
+from maskwright.training.trackers import build_trackers, check_trackers
 from maskwright.training.trainer import Trainer
+from maskwright.training.world import World, join_world, leave_world
 
 _NUM_SHOWN = 4
 _SHOWN_LENGTH = 24
@@ -36,31 +43,72 @@ class FinishedRun:
     folder: RunFolder
     figures: dict[str, Any]
     predictions: PredictionView
+    trainer: Trainer
 
 
 def pretrain(config: Config, overwrite: bool = False, console: Console | None = None) -> FinishedRun:
-    """Run a configuration, or go on with it where it stopped; wrong input is found before anything is written."""
+    """Run a configuration, or go on with it where it stopped; wrong input is found before anything is written.
+
+    Started by `torchrun`, all processes train together and the main one writes.
+    """
+    if config.training.mode != "mlm":
+        raise InputError(f"training.mode is {config.training.mode}; this version trains mlm")
+    check_trackers(_choose_trackers(config))
+    device = choose_device(config.training.device)
+    world = join_world(device.type == "cuda", config.training.dead_process_seconds)
     console = console or Console()
+    console.quiet |= not world.is_main
+    with world.naming_the_departed():
+        start = world.main_first(lambda: _begin(config, overwrite, world, console))
+        finished = _train(config, start, world, console)
+        world.sum_facts([0.0])  # who left while another still writes would be taken for dead
+    leave_world()
+    return finished
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a run begins with."""
+
+    run: RunFolder
+    data: TrainingData
+    model: MaskedLanguageModel
+    unigram_loss: float
+
+
+def _begin(config: Config, overwrite: bool, world: World, console: Console) -> _Start:
+    overwrite = overwrite and world.is_main
     run = find_run(config, overwrite)
     data = load_data(config, None if overwrite else run.tokenizer, lambda text: _say(console, f"warning: {text}"))
-    tokenizer, train, validation = data.tokenizer, data.train, data.validation
-    model = build_model(config, tokenizer)
-    token_counts = torch.from_numpy(count_tokens(train, model.vocab_size))
-    unigram_loss = evaluate_unigram(model.masker, validation.epoch(0), token_counts)
-    trainer = build_trainer(config, model)
-    run.begin(config, tokenizer, data.fingerprint, overwrite)
-    _resume(trainer, run, console)
-    _introduce(config, run, model, train, validation, console)
-    trainer.fit(train, validation, callbacks=build_callbacks(config, run, tokenizer, console))
+    model = build_model(config, data.tokenizer)
+    token_counts = torch.from_numpy(count_tokens(data.train, model.vocab_size))
+    unigram_loss = evaluate_unigram(model.token_masker, data.validation.epoch(0), token_counts)
+    if world.is_main:
+        run.begin(config, data.tokenizer, data.fingerprint, overwrite)
+        clear_leftovers(run.checkpoints)
+    return _Start(run, data, model, unigram_loss)
 
-    figures = _evaluate(config, trainer, validation, unigram_loss)
-    model.save_pretrained(run.model, tokenizer)
+
+def _train(config: Config, start: _Start, world: World, console: Console) -> FinishedRun:
+    run, tokenizer = start.run, start.data.tokenizer
+    train = start.data.train.for_rank(world.rank, world.size)
+    validation = start.data.validation.for_rank(world.rank, world.size)
+    trainer = build_trainer(config, start.model)
+    _resume(config, trainer, run, console)
+    _introduce(config, trainer, run, train, validation, console)
+    trainer.fit(train, validation, callbacks=build_callbacks(config, run, tokenizer, world, console))
+
+    model = trainer.model
+    if world.is_main:
+        model.save_pretrained(run.model, tokenizer)
+    figures = _evaluate(config, trainer, validation, start.unigram_loss)
     shown = validation.build_batch([[sample] for sample in _choose_samples(validation)])
     predictions = build_prediction_view(model, shown, tokenizer, len(shown.input_ids), mask_ratio=EVALUATION_RATIO)
-    for note in write_report(run, config, figures, predictions):
-        _say(console, f"note: {note}")
-    run.write_final(figures)
-    return FinishedRun(run, figures, predictions)
+    if world.is_main:
+        for note in write_report(run, config, figures, predictions):
+            _say(console, f"note: {note}")
+        run.write_final(figures)
+    return FinishedRun(run, figures, predictions, trainer)
 
 
 def _choose_samples(loader: PackedLoader) -> list[int]:
@@ -88,50 +136,96 @@ def build_trainer(config: Config, model: MaskedLanguageModel) -> Trainer:
     )
 
 
-def build_callbacks(config: Config, run: RunFolder, tokenizer: Tokenizer, console: Console) -> list[Callback]:
+def _choose_trackers(config: Config) -> list[str]:
     training = config.training
-    callbacks: list[Callback] = [
-        ProgressDisplay(console),
-        MetricsLog(run),
-        PeriodicCheckpoints(run, tokenizer, training.checkpoint_every_steps, training.keep_checkpoints),
-    ]
+    return [*training.log_to, *(["tensorboard"] if training.tensorboard else [])]
+
+
+def build_callbacks(
+    config: Config, run: RunFolder, tokenizer: Tokenizer, world: World, console: Console
+) -> list[Callback]:
+    training = config.training
+    retention = Retention(training.keep_checkpoints, training.keep_every_steps)
+    callbacks: list[Callback] = [ProgressDisplay(console), MetricsLog(run)]
+    if training.rollback_deviations is not None:
+        callbacks.append(RollBack(run, training.rollback_deviations))
     if training.early_stopping_patience is not None:
         best = run.checkpoints / "best"
         callbacks.append(
             EarlyStopping(patience=training.early_stopping_patience, restore_best_weights=True, best_folder=best)
         )
-    if training.tensorboard:
-        callbacks.append(TensorBoard(run.tensorboard, update_freq="batch"))
+    if world.is_main:
+        values = config.model_dump(by_alias=True)
+        callbacks += build_trackers(_choose_trackers(config), name=config.run.name, folder=run.path, parameters=values)
+    # Last, so that a checkpoint follows what the others did at its step.
+    callbacks.append(
+        PeriodicCheckpoints(run, tokenizer, training.checkpoint_every_steps, retention, training.keep_best)
+    )
+    callbacks.append(GracefulStop(run, tokenizer, retention))
     return callbacks
 
 
-def _resume(trainer: Trainer, run: RunFolder, console: Console) -> None:
+def _resume(config: Config, trainer: Trainer, run: RunFolder, console: Console) -> None:
     checkpoint, problems = find_resumable(run.checkpoints)
     for problem in problems:
         _say(console, f"warning: {problem}; falling back to an earlier one")
+    _check_same_everywhere(checkpoint, trainer.world, run)
     if checkpoint is not None:
         trainer.load_checkpoint(checkpoint)
         _say(console, f"resuming {run.path} from step {trainer.state.step}", style="")
+    elif config.training.keep_optimizer:
+        trainer.continue_from(find_checkpoint(config.model.from_), optimizer="kept")
+
+
+def _check_same_everywhere(checkpoint: Path | None, world: World, run: RunFolder) -> None:
+    step = 0.0 if checkpoint is None else float(checkpoint.name.removeprefix("step-"))
+    if world.sum_facts([step])[0] != step * world.size:
+        raise InputError(
+            f"the processes see different checkpoints in {run.checkpoints}; run.out must be a folder that all machines"
+            " share"
+        )
+
+
+def find_checkpoint(name: str | None) -> Path:
+    """The checkpoint itself, or the newest of a run; only these hold optimizer state."""
+    for folder in () if name is None else (Path(name), Path(name) / CHECKPOINTS_FOLDER):
+        checkpoint = folder if is_checkpoint(folder) else find_resumable(folder)[0]
+        if checkpoint is not None:
+            return checkpoint
+    raise InputError(
+        f"training.keep_optimizer needs model.from to be a run or a checkpoint, found {name}; a model alone has no"
+        " optimizer state"
+    )
 
 
 def _introduce(
     config: Config,
+    trainer: Trainer,
     run: RunFolder,
-    model: MaskedLanguageModel,
     train: PackedLoader,
     validation: PackedLoader,
     console: Console,
 ) -> None:
+    model, precision, world = trainer.model, trainer.engine.precision, trainer.world
     num_parameters = sum(param.numel() for param in model.parameters())
-    _say(
-        console,
+    lines = [
         f"{run.path}  {config.model.from_ or f'{config.model.family} {config.model.variant}'}"
-        f"  {num_parameters / 1e6:.1f}M parameters  vocabulary {model.vocab_size:,}\n"
+        f"  {num_parameters / 1e6:.1f}M parameters  vocabulary {model.vocab_size:,}",
         f"train {train.shards.num_tokens:,} tokens in {train.shards.num_documents:,} documents,"
-        f" rows {train.utilisation():.1%} full; held out {validation.shards.num_tokens:,} tokens\n"
+        f" rows {train.utilisation():.1%} full; held out {validation.shards.num_tokens:,} tokens",
         f"objective {config.training.mode}, masking by {config.masking.strategy} from {config.masking.ratio:.0%}",
-        style="",
-    )
+        f"{trainer.engine.device}, {precision.name} ({precision.reason})",
+    ]
+    num_gpus = torch.cuda.device_count()
+    if world.size > 1:
+        lines.append(f"{world.size} processes, {config.training.parallel}")
+    elif num_gpus > 1 and config.training.device == "auto":
+        lines.append(
+            f"one of {num_gpus} GPUs is used; for all of them: torchrun --nproc-per-node {num_gpus} -m maskwright"
+            " train ..."
+        )
+    for line in lines:
+        _say(console, line, style="")
 
 
 def _evaluate(config: Config, trainer: Trainer, validation: PackedLoader, unigram_loss: float) -> dict[str, Any]:
@@ -139,7 +233,7 @@ def _evaluate(config: Config, trainer: Trainer, validation: PackedLoader, unigra
     state = trainer.state
     figures: dict[str, Any] = {}
     if config.training.final_evaluation:
-        evaluation = evaluate(trainer.model, validation.epoch(0))
+        evaluation = evaluate(trainer.model, validation.epoch(0), placed=trainer.engine.placed, world=trainer.world)
         figures = {
             "loss": evaluation.loss,
             "accuracy": evaluation.accuracy,

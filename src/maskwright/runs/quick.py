@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 from maskwright.data.loader import PackedLoader
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.inputs import pack_documents
+from maskwright.runs.trainer import Trainer
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.text.corpus import ReadingReport, read_lines
 from maskwright.text.tokenizer import as_tokenizer
-from maskwright.training.trainer import Trainer
 
 PaddedLoader = DataLoader[dict[str, Tensor]]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,6 +15,8 @@ class Section(BaseModel):
     """A group of settings; unknown names are errors, and assignments are checked like the constructor's arguments."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, populate_by_name=True, allow_inf_nan=False)
+    other_names: ClassVar[tuple[str, ...]] = ()
+    """Names that stand for settings, here or in another section."""
 
 
 def read_value(text: str) -> Any:
@@ -26,22 +28,26 @@ def read_value(text: str) -> Any:
     return value if value is None or isinstance(value, list | dict) else text
 
 
-def explain(error: ValidationError, root: type[BaseModel]) -> str:
-    """The first problem, a mistyped name before others, with the dotted key, the value found and what would do."""
+def explain(error: ValidationError, root: type[Section], spellings: Mapping[str, str] | None = None) -> str:
+    """The first problem, a mistyped name before others, with the dotted key, the value found and what would do.
+
+    `spellings` are the keys that were written under another name.
+    """
     problem = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         *sections, name = problem["loc"]
         return f"unknown configuration key '{key}'{suggest(str(name), _known_keys(sections, root))}"
     message = problem["msg"].removeprefix("Value error, ")
+    key = (spellings or {}).get(key, key)
     return f"configuration key '{key}' is {problem['input']!r}: {message}" if key else message
 
 
-def _known_keys(sections: Sequence[int | str], root: type[BaseModel]) -> list[str]:
+def _known_keys(sections: Sequence[int | str], root: type[Section]) -> list[str]:
     section = root
     for name in sections:
         annotation = section.model_fields[str(name)].annotation
         assert isinstance(annotation, type)
-        assert issubclass(annotation, BaseModel)
+        assert issubclass(annotation, Section)
         section = annotation
-    return [field.alias or name for name, field in section.model_fields.items()]
+    return [*(field.alias or name for name, field in section.model_fields.items()), *section.other_names]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,25 +16,58 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer import CHUNK_CHARS, Tokenizer, group_texts
+from maskwright.text.words import WordBoundaries, build_boundaries
 
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """Texts with their ids, one after another, and how many ids each has."""
+    """Texts with their ids, one after another, how many ids each has, and which ids begin a word."""
 
     texts: list[str]
     ids: NDArray[np.uint32]
     lengths: NDArray[np.int64]
+    word_starts: NDArray[np.bool_]
+
+
+def encode_texts(texts: list[str], tokenizer: Tokenizer, boundaries: WordBoundaries) -> EncodedTexts:
+    """Without special tokens around them."""
+    backend = tokenizer.backend
+    encode = backend.encode_batch if boundaries.needs_word_ids else backend.encode_batch_fast
+    flat_ids, flat_words = array("I"), array("I")  # five times quicker from lists than numpy
+    counts = []
+    for encoding in encode(texts, add_special_tokens=False):
+        ids = encoding.ids
+        flat_ids.fromlist(ids)
+        counts.append(len(ids))
+        if boundaries.needs_word_ids:
+            flat_words.fromlist(encoding.word_ids)
+    ids, lengths = np.frombuffer(flat_ids, dtype=np.uint32), np.asarray(counts, dtype=np.int64)
+    word_ids = np.frombuffer(flat_words, dtype=np.uint32) if boundaries.needs_word_ids else None
+    text_starts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    return EncodedTexts(texts, ids, lengths, boundaries.find(ids, text_starts, word_ids))
+
+
+def encode_corpus(texts: Sequence[str], tokenizer: Tokenizer) -> EncodedTexts:
+    """All texts at once, for a corpus that fits in memory."""
+    boundaries = build_boundaries(tokenizer)
+    parts = [encode_texts(group, tokenizer, boundaries) for group in group_texts(texts, CHUNK_CHARS)]
+    return EncodedTexts(
+        [text for part in parts for text in part.texts],
+        np.concatenate([np.empty(0, np.uint32), *(part.ids for part in parts)]),
+        np.concatenate([np.empty(0, np.int64), *(part.lengths for part in parts)]),
+        np.concatenate([np.empty(0, bool), *(part.word_starts for part in parts)]),
+    )
 
 
 class TextEncoder:
     """Encodes batches of texts, each on one core, while it is open."""
 
     def __init__(self, tokenizer: Tokenizer, num_workers: int) -> None:
-        self._backend = tokenizer.backend
+        self._tokenizer = tokenizer
+        self._boundaries = build_boundaries(tokenizer)
         self._num_workers = num_workers
         self._pool = ThreadPoolExecutor(num_workers)
         self._outer_parallelism: str | None = None
@@ -58,17 +91,8 @@ class TextEncoder:
         """The batches in their order; a few are worked on ahead."""
         pending: deque[Future[EncodedTexts]] = deque()
         for texts in batches:
-            pending.append(self._pool.submit(self._encode, texts))
+            pending.append(self._pool.submit(encode_texts, texts, self._tokenizer, self._boundaries))
             if len(pending) > 2 * self._num_workers:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
-
-    def _encode(self, texts: list[str]) -> EncodedTexts:
-        flat = array("I")  # five times quicker from lists than numpy
-        lengths = []
-        for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False):
-            ids = encoding.ids
-            flat.fromlist(ids)
-            lengths.append(len(ids))
-        return EncodedTexts(texts, np.frombuffer(flat, dtype=np.uint32), np.asarray(lengths, dtype=np.int64))

@@ -22,7 +22,7 @@ from maskwright.text.tokenizer_files import (
     read_tokenizer,
 )
 
-_CHUNK_CHARS = 4_000_000
+CHUNK_CHARS = 4_000_000
 """Text encoded at a time; the library needs some 200 bytes a token until its answer has been read."""
 
 
@@ -84,7 +84,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many texts, without special tokens around them."""
         ids: list[list[int]] = []
-        for chunk in group_texts(texts, _CHUNK_CHARS):
+        for chunk in group_texts(texts, CHUNK_CHARS):
             ids += [encoding.ids for encoding in self.backend.encode_batch_fast(chunk, add_special_tokens=False)]
         return ids
 

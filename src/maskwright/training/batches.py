@@ -2,24 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Any, TypeVar
 
+import torch
+
 from maskwright.batch import PackedBatch, as_packed
+from maskwright.errors import InputError
+from maskwright.training.world import World
 
 Batches = Iterable[Any]
 """A loader with `epoch(n, start_batch)`, or anything that gives batches each time it is iterated."""
 Item = TypeVar("Item")
 
 
-def iterate_batches(batches: Batches, epoch: int = 0, start_batch: int = 0) -> Iterator[PackedBatch]:
-    """The packed batches of one epoch, from `start_batch` on."""
+def iterate_batches(
+    batches: Batches, epoch: int = 0, start_batch: int = 0, world: World | None = None
+) -> Iterator[PackedBatch]:
+    """This process's share of the packed batches of one epoch, from `start_batch` on."""
+    world = world or World()
     read_epoch: Any = getattr(batches, "epoch", None)
-    if callable(read_epoch):
-        yield from read_epoch(epoch, start_batch)
+    found = read_epoch(epoch, start_batch) if callable(read_epoch) else _iterate_plain(batches, start_batch)
+    if getattr(batches, "world_size", 1) == world.size:
+        yield from found
     else:
-        yield from map(as_packed, islice(iter(batches), start_batch, None))
+        yield from (take_share(batch, world) for batch in found)
+
+
+def _iterate_plain(batches: Batches, start_batch: int) -> Iterator[PackedBatch]:
+    return map(as_packed, islice(iter(batches), start_batch, None))
+
+
+def take_share(batch: PackedBatch, world: World) -> PackedBatch:
+    """Every n-th row; where rows are too few for all processes, a row of padding instead, so that all have as many."""
+    wanted = -(-batch.num_rows // world.size)
+    share = _map(batch, lambda tensor: tensor[world.rank :: world.size])
+    if share.num_rows == wanted:
+        return share
+    padding = replace(_map(batch, lambda tensor: torch.zeros_like(tensor[:1])), input_ids=batch.input_ids[:1])
+    return concatenate([share, padding])
+
+
+def concatenate(batches: list[PackedBatch]) -> PackedBatch:
+    """One batch of all rows."""
+    if len(batches) == 1:
+        return batches[0]
+    lengths = {batch.input_ids.shape[1] for batch in batches}
+    if len(lengths) > 1:
+        raise InputError(
+            f"batches of {min(lengths)} and {max(lengths)} tokens per row cannot be one step; a growing batch"
+            " (training.batch_tokens_start) needs rows of one length"
+        )
+    first, names = batches[0], [field.name for field in fields(PackedBatch)]
+    given = [name for name in names if getattr(first, name) is not None]
+    return replace(first, **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in given})
+
+
+def _map(batch: PackedBatch, function: Callable[[torch.Tensor], torch.Tensor]) -> PackedBatch:
+    given = {field.name: getattr(batch, field.name) for field in fields(PackedBatch)}
+    return replace(batch, **{name: function(value) for name, value in given.items() if value is not None})
+
+
+def group_batches(batches: Iterable[Item], size: Callable[[], int]) -> Iterator[tuple[list[Item], bool]]:
+    """The next `size()` batches, asked for each time, and whether they are the last; the last group may be smaller."""
+    marked = mark_last(batches)
+    for batch, is_last in marked:
+        group = [batch]
+        for more, is_last_of_group in islice(marked, size() - 1):
+            group.append(more)
+            is_last = is_last_of_group
+        yield group, is_last
 
 
 def count_batches(batches: Any) -> int | None:

@@ -26,6 +26,9 @@ class Callback:
     """
 
     trainer: Trainer
+    on_every_rank = False
+    """Of several processes only the main one calls a callback, unless this is set; one that saves checkpoints or
+    evaluates needs it."""
 
     def on_train_begin(self) -> None: ...
 
@@ -33,9 +36,16 @@ class Callback:
 
     def on_log(self, metrics: Metrics) -> None: ...
 
+    def on_evaluation(self, metrics: Metrics) -> None:
+        """After an evaluation inside an epoch (`evaluate_every_steps`)."""
+
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None: ...
 
-    def on_train_end(self) -> None: ...
+    def on_train_end(self) -> None:
+        """The model has its final weights."""
+
+    def on_warning(self, message: str) -> None:
+        """Something asks for attention, such as a checkpoint that could not be written."""
 
     def close(self) -> None:
         """Called last, also when the run ended with an error."""
@@ -43,6 +53,8 @@ class Callback:
 
 class ModelCheckpoint(Callback):
     """Saves the whole model as a folder after each epoch; `{epoch:02d}` (from 1) and metrics fill the name."""
+
+    on_every_rank = True
 
     def __init__(
         self,
@@ -66,7 +78,9 @@ class ModelCheckpoint(Callback):
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
         if self.save_best_only and not self._best.improves(metrics):
             return
-        self.trainer.model.save_pretrained(self._name(epoch, metrics), self.tokenizer)
+        with self.trainer.averaged_weights():
+            if self.trainer.world.is_main:
+                self.trainer.model.save_pretrained(self._name(epoch, metrics), self.tokenizer)
 
     def _name(self, epoch: int, metrics: Metrics) -> str:
         try:
@@ -84,6 +98,8 @@ class EarlyStopping(Callback):
     With `best_folder` the weights of the best epoch are kept on disk as well, so that a resumed run can go back to an
     epoch before the interruption.
     """
+
+    on_every_rank = True
 
     def __init__(
         self,
@@ -112,18 +128,28 @@ class EarlyStopping(Callback):
         self._is_resumed = bool(earlier)
         for value in earlier:
             self._count_wait({self._best.monitor: value})
+        # A run that was stopped here and then interrupted before its end is not trained further.
+        self.trainer.stop_training |= self._is_over
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
         self._count_wait(metrics)
         if self._num_waits == 0 and self.restore_best_weights:
-            state = self.trainer.model.state_dict()
-            self._best_weights = {name: tensor.detach().clone() for name, tensor in state.items()}
-            if self.best_folder is not None:
-                with whole_folder(self.best_folder) as folder:
-                    self.trainer.model.save_pretrained(folder)
-        elif self._num_waits >= max(self.patience, 1):
+            self._keep_weights()
+        elif self._is_over:
             self.stopped_epoch = epoch
             self.trainer.stop_training = True
+
+    @property
+    def _is_over(self) -> bool:
+        return self._num_waits >= max(self.patience, 1)
+
+    def _keep_weights(self) -> None:
+        with self.trainer.averaged_weights():
+            state = self.trainer.model.state_dict()
+            self._best_weights = {name: tensor.detach().clone() for name, tensor in state.items()}
+            if self.best_folder is not None and self.trainer.world.is_main:
+                with whole_folder(self.best_folder) as folder:
+                    self.trainer.model.save_pretrained(folder)
 
     def _count_wait(self, metrics: Metrics) -> None:
         self._num_waits = 0 if self._best.improves(metrics) else self._num_waits + 1

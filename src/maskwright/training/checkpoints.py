@@ -1,6 +1,7 @@
 """Checkpoints: a usable model, the optimizer's state and where the run stood; safetensors and JSON only.
 
-A checkpoint folder appears under its name only when it is complete, and its checksums are verified before use.
+A checkpoint folder appears under its name only when it is complete, and its checksums are verified before use. It
+holds whole tensors, so any number of processes can go on from it.
 """
 
 from __future__ import annotations
@@ -8,64 +9,152 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from maskwright.errors import InputError, RunError
-from maskwright.models.pretrained import MODEL_FOLDER, list_checkpoints
+from maskwright.models.pretrained import MODEL_FOLDER, copy_to_cpu, list_checkpoints
+from maskwright.models.weights_file import write_safetensors
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.objectives.saving import load_weights
+from maskwright.objectives.saving import ModelSnapshot, snapshot_masked_lm
 from maskwright.storage import read_json, whole_folder, write_text
 from maskwright.training.history import History
-from maskwright.training.optimizers import OptimizerSet
 from maskwright.training.state import TrainingState
 
 _OPTIMIZER_FILE = "optimizer.safetensors"
+_AVERAGE_FILE = "average.safetensors"
 _STATE_FILE = "state.json"
 _CHECKSUMS_FILE = "checksums.json"
+_BEST_FILE = "best.json"
 
 
-def save_checkpoint(
-    folder: Path,
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints stay when a new one is written; the best, where one is named, always does."""
+
+    last: int | None = None
+    """The newest so many; None keeps all."""
+    every_steps: int | None = None
+    """Those of steps that are a multiple of it stay for good."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a checkpoint will hold, copied so that training can go on while it is written."""
+
+    step: int
+    model: ModelSnapshot
+    optimizer: dict[str, Tensor]
+    average: dict[str, Tensor] | None
+    values: dict[str, Any]
+    copied: torch.cuda.Event | None
+    """Set when copies from a GPU may still be on their way."""
+
+
+def take_snapshot(
     model: MaskedLanguageModel,
-    optimizers: OptimizerSet,
+    optimizer_state: dict[str, Tensor],
+    average: dict[str, Tensor] | None,
     state: TrainingState,
     history: History,
     tokenizer: Any = None,
-    keep: int | None = None,
-) -> Path:
-    """Write `folder/step-N`; with `keep`, only that many of this one and its predecessors stay."""
-    checkpoint = folder / f"step-{state.step}"
-    values = {"state": asdict(state), "history": history.history}
-    optimizer_state = {name: tensor.detach().cpu().contiguous() for name, tensor in optimizers.state_tensors().items()}
+) -> Snapshot:
+    """Copy everything; the host goes on while a GPU still copies."""
+    snapshot = Snapshot(
+        state.step,
+        snapshot_masked_lm(model, tokenizer, wait=False),
+        copy_to_cpu(optimizer_state, wait=False),
+        None if average is None else copy_to_cpu(average, wait=False),
+        {"state": asdict(state), "history": {name: list(values) for name, values in history.history.items()}},
+        torch.cuda.Event() if torch.cuda.is_available() else None,
+    )
+    if snapshot.copied is not None:
+        snapshot.copied.record()
+    return snapshot
+
+
+def write_snapshot(folder: Path, snapshot: Snapshot, retention: Retention | None = None) -> Path:
+    """Write `folder/step-N`, and remove what need not stay."""
+    if snapshot.copied is not None:
+        snapshot.copied.synchronize()
+    checkpoint = folder / f"step-{snapshot.step}"
     try:
         with whole_folder(checkpoint) as temporary:
-            model.save_pretrained(temporary / MODEL_FOLDER, tokenizer)
-            save_file(optimizer_state, temporary / _OPTIMIZER_FILE)
-            write_text(temporary / _STATE_FILE, json.dumps(values, indent=2) + "\n")
+            snapshot.model.write(temporary / MODEL_FOLDER)
+            write_safetensors(temporary / _OPTIMIZER_FILE, snapshot.optimizer)
+            if snapshot.average is not None:
+                write_safetensors(temporary / _AVERAGE_FILE, snapshot.average)
+            write_text(temporary / _STATE_FILE, json.dumps(snapshot.values, indent=2) + "\n")
             checksums = {str(file.relative_to(temporary)): _checksum(file) for file in _list_files(temporary)}
             write_text(temporary / _CHECKSUMS_FILE, json.dumps(checksums, indent=2) + "\n")
-    except (OSError, SafetensorError) as error:
+        name_best(folder, snapshot.values["state"]["best_step"], snapshot.values["state"]["best_loss"])
+    except OSError as error:
         raise RunError(f"cannot write {checkpoint}: {error}; earlier checkpoints are untouched") from error
-    if keep is not None:
-        existing = list_checkpoints(folder)
-        for old in existing[existing.index(checkpoint) + keep :]:
-            shutil.rmtree(old)
+    _remove_old(folder, checkpoint, retention or Retention())
     return checkpoint
 
 
-def load_checkpoint(
-    checkpoint: Path, model: MaskedLanguageModel, optimizers: OptimizerSet
-) -> tuple[TrainingState, History]:
-    """Put a checkpoint's weights and optimizer state in place."""
+def _remove_old(folder: Path, newest: Path, retention: Retention) -> None:
+    if retention.last is None:
+        return
+    best = find_best(folder)
+    existing = list_checkpoints(folder)
+    for old in existing[existing.index(newest) + retention.last :]:
+        is_milestone = retention.every_steps is not None and _step_of(old) % retention.every_steps == 0
+        if not is_milestone and old != best:
+            shutil.rmtree(old)
+
+
+def name_best(folder: Path, step: int | None, loss: float | None) -> None:
+    """Say which checkpoint is the best so far; every later one says it again, should a kill come in between."""
+    if step is not None:
+        write_text(folder / _BEST_FILE, json.dumps({"step": step, "value": loss}) + "\n")
+
+
+def find_best(folder: Path) -> Path | None:
+    """The checkpoint with the best validation loss, where one was named so."""
+    file = folder / _BEST_FILE
+    return folder / f"step-{read_json(file)['step']}" if file.is_file() else None
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """What a verified checkpoint holds beside the model."""
+
+    state: TrainingState
+    history: History
+    optimizer: dict[str, Tensor]
+    average: dict[str, Tensor] | None
+
+
+def read_checkpoint(checkpoint: Path) -> StoredRun:
     values = _read_verified_state(checkpoint)
-    load_weights(model, checkpoint / MODEL_FOLDER)
-    optimizers.load_state_tensors(load_file(checkpoint / _OPTIMIZER_FILE))
-    return TrainingState(**values["state"]), History(values["history"])
+    average_file = checkpoint / _AVERAGE_FILE
+    return StoredRun(
+        TrainingState(**values["state"]),
+        History(values["history"]),
+        load_file(checkpoint / _OPTIMIZER_FILE),
+        load_file(average_file) if average_file.is_file() else None,
+    )
+
+
+def is_checkpoint(folder: Path) -> bool:
+    return (folder / _STATE_FILE).is_file()
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Undo what a kill inside a save left: what was moved aside for its successor comes back, half-written goes."""
+    for aside in folder.glob(".*.old"):
+        replaced = folder / aside.name.removeprefix(".").removesuffix(".old")
+        if not replaced.exists():
+            aside.rename(replaced)
+    for leftover in (*folder.glob(".*.old"), *folder.glob(".*.tmp")):
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
 def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
@@ -79,6 +168,10 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
         else:
             return checkpoint, problems
     return None, problems
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def _read_verified_state(checkpoint: Path) -> dict[str, Any]:

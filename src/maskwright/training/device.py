@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 
 from maskwright.errors import InputError
+from maskwright.training.world import is_launched, local_rank
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the first GPU, else the CPU."""
+    """`auto` is a GPU, else the CPU; each process of a machine takes a GPU of its own."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and is_launched():
+        name = f"cuda:{local_rank()}"
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from maskwright.errors import InputError
 from maskwright.masking.tokens import TokenMasker
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.training.modes import evaluation_mode
+from maskwright.training.parallel import Alone
+from maskwright.training.precision import Precision
+from maskwright.training.world import World
 
 EVALUATION_SEED = 15
 EVALUATION_RATIO = 0.15
@@ -39,17 +43,25 @@ def evaluate(
     *,
     mask_ratio: float = EVALUATION_RATIO,
     seed: int = EVALUATION_SEED,
+    max_batches: int | None = None,
+    placed: Alone | None = None,
+    world: World | None = None,
 ) -> Evaluation:
-    """Evaluate without dropout; masks depend on the samples alone, not on the run or its progress."""
-    device = next(model.parameters()).device
+    """Evaluate without dropout; masks depend on the samples alone, not on the run or its progress.
+
+    With several processes each brings its share of every batch, and all get the figures of the whole.
+    """
+    placed = placed or Alone(model, Precision("fp32"))
+    device = next(placed.trained.parameters()).device
     totals: Tensor | None = None
-    with evaluation_mode(model):
-        for batch in batches:
-            sums = model.loss_sums(model.corrupt(batch.to(device), seed, 0, mask_ratio))
-            parts = torch.stack([sums.loss_sum.double(), sums.num_correct.double(), sums.num_labelled.double()])
+    with evaluation_mode(placed.trained):
+        for batch in islice(batches, max_batches):
+            sums = placed.loss_sums(model.token_masker.corrupt(batch.to(device), mask_ratio, seed, 0))
+            parts = torch.stack([sums.loss_sum, sums.num_correct, sums.num_labelled]).double()
             totals = parts if totals is None else totals + parts
     if totals is None:
         raise InputError("there is no batch to evaluate; give a list or a loader that holds some")
+    totals = (world or World()).sum(totals)
     loss, accuracy, _ = (totals / totals[2]).tolist()
     return Evaluation(loss, accuracy, int(totals[2]))
 

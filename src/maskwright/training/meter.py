@@ -1,14 +1,36 @@
-"""Sums of step results: since the last log line, and over the epoch."""
+"""Sums of step results: since the last log line, and over the epoch; and a watch on steps that went wrong."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from maskwright.training.state import TrainingState, compute_means
 from maskwright.training.step import StepResult
+
+Item = TypeVar("Item")
+_NUM_NAMED_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What a diagnosis of a bad step needs."""
+
+    step: int
+    learning_rate: float
+    sample_ids: Tensor
+    """(B, S), of this process's share of the batch."""
+
+
+@dataclass(frozen=True)
+class BadStep:
+    record: StepRecord
+    grad_norm: float
 
 
 class Meter:
@@ -20,28 +42,80 @@ class Meter:
     def __init__(self, state: TrainingState, device: torch.device) -> None:
         self._state = state
         self._sums = torch.tensor([state.log_sums, state.epoch_sums], dtype=torch.float64, device=device)
-        self._grad_norm: Tensor | float = 0.0
-        self._num_tokens = 0
+        self._counts = torch.zeros(3, dtype=torch.float64, device=device)
+        self._unchecked: list[tuple[StepRecord, Tensor]] = []
+        self._grad_norm = 0.0
+        self._tokens_before = state.num_tokens
         self._since = time.monotonic()
+        self._waited_s = 0.0
+        self._num_bad = 0
+        self.last_bad: BadStep | None = None
 
-    def add(self, result: StepResult, num_tokens: int) -> None:
-        self._sums += torch.stack([result.loss_sum.double(), result.num_correct.double(), result.num_labelled.double()])
-        self._grad_norm = result.grad_norm
-        self._num_tokens += num_tokens
-        self._state.num_tokens += num_tokens
+    def add(self, result: StepResult, record: StepRecord) -> None:
+        sums = torch.stack([result.loss_sum, result.num_correct, result.num_labelled])
+        self._sums += torch.where(result.skip > 0, 0.0, sums)
+        self._counts += torch.stack([result.num_tokens, result.skip.double(), result.num_overflowing])
+        is_bad = result.skip - result.is_scale_overflow
+        self._unchecked.append((record, torch.stack([is_bad, result.grad_norm])))
+
+    def time_waits(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The same items; the time until each comes is time spent waiting for data."""
+        iterator = iter(items)
+        while True:
+            begun = time.monotonic()
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            self._waited_s += time.monotonic() - begun
+            yield item
 
     def fetch(self) -> None:
-        """Bring the sums into the state."""
-        self._state.log_sums, self._state.epoch_sums = self._sums.tolist()
+        """Bring sums and counts into the state; the only place that waits for the device."""
+        state = self._state
+        state.log_sums, state.epoch_sums = self._sums.tolist()
+        num_tokens, num_skipped, num_overflowing = self._counts.tolist()
+        state.num_tokens += int(num_tokens)
+        state.num_skipped += int(num_skipped)
+        state.num_overflowing += int(num_overflowing)
+        self._counts.zero_()
+        if self._unchecked:
+            self._check(torch.stack([facts for _, facts in self._unchecked]).tolist())
 
-    def collect(self) -> dict[str, float]:
-        """Means since the last call."""
+    def _check(self, facts: list[tuple[float, float]]) -> None:
+        for (record, _), (is_bad, grad_norm) in zip(self._unchecked, facts, strict=True):
+            self._state.bad_streak = self._state.bad_streak + 1 if is_bad else 0
+            if is_bad:
+                self.last_bad = BadStep(record, grad_norm)
+                self._num_bad += 1
+            self._grad_norm = grad_norm
+        self._unchecked.clear()
+
+    def collect(self) -> tuple[dict[str, float], int]:
+        """Means since the last call, and how many steps since then were bad."""
         self.fetch()
+        seconds = max(time.monotonic() - self._since, 1e-9)
         metrics = {
             **compute_means(self._state.log_sums),
-            "grad_norm": float(self._grad_norm),
-            "tokens_per_s": self._num_tokens / max(time.monotonic() - self._since, 1e-9),
+            "grad_norm": self._grad_norm,
+            "tokens_per_s": (self._state.num_tokens - self._tokens_before) / seconds,
+            "data_wait": self._waited_s / seconds,
+            "skipped_steps": self._state.num_skipped,
         }
+        if self._state.num_overflowing:
+            metrics["overflowing_tokens"] = self._state.num_overflowing
         self._sums[0] = 0.0
-        self._num_tokens, self._since = 0, time.monotonic()
-        return metrics
+        self._tokens_before, self._since, self._waited_s = self._state.num_tokens, time.monotonic(), 0.0
+        num_bad, self._num_bad = self._num_bad, 0
+        return metrics, num_bad
+
+
+def describe_bad_steps(num_bad: int, last: BadStep) -> str:
+    """Why a run stops, and what to try."""
+    samples = torch.unique(last.record.sample_ids)[:_NUM_NAMED_SAMPLES].tolist()
+    return (
+        f"the loss or gradient was not finite in {num_bad} steps in a row, which were skipped; the last was step"
+        f" {last.record.step} (learning rate {last.record.learning_rate:.2e}, gradient norm {last.grad_norm}, samples"
+        f" {', '.join(map(str, samples))}, ...); start a new run with model.from set to this one and a lower"
+        " optimizer.learning_rate, a lower optimizer.gradient_clipping_by_norm or training.precision=fp32"
+    )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from maskwright.training.sharding import distribute_like, gather_whole
+from maskwright.training.skipping import resolve_skip, select
 
 # Coefficients of the odd quintic whose repeated application drives singular values towards 1 (Jordan et al. 2024).
 _QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -15,12 +19,15 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 class Muon(torch.optim.Optimizer):
     """Steps of unit spectral size; a parameter with `num_stacked` n is treated as n matrices on top of each other.
 
-    The iteration runs in bf16 on GPUs and in fp32 on CPUs, many of which have no fast bf16.
+    The iteration runs in bf16 on GPUs and in fp32 on CPUs, many of which have no fast bf16. Matrices that are in parts
+    over processes are gathered for it.
     """
+
+    quantities: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
     def __init__(
         self,
-        params: Iterable[Tensor] | Iterable[dict[str, object]],
+        params: ParamsT,
         lr: float = 0.02,
         momentum: float = 0.95,
         weight_decay: float = 0.0,
@@ -37,28 +44,47 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None, skip: Tensor | None = None) -> None:  # type: ignore[override]
+        """Step, unless `skip` (0-dim, on the parameters' device) is 1: then parameters and state keep their values."""
+        is_skipped = resolve_skip(skip)
+        if is_skipped is True:
+            return
         for group in self.param_groups:
             params = [param for param in group["params"] if param.grad is not None]
             if not params:
                 continue
-            directions = self._momentum_directions(params, group["momentum"])
+            directions = [gather_whole(one) for one in self._advance_momentum(params, group["momentum"], is_skipped)]
             updates = orthogonalize(directions, group["num_iterations"], group["num_stacked"])
+            if isinstance(is_skipped, Tensor):
+                updates = [update.masked_fill(is_skipped, 0.0) for update in updates]
             if group["weight_decay"]:
-                torch._foreach_mul_(params, 1.0 - group["lr"] * group["weight_decay"])
+                torch._foreach_mul_(params, _compute_shrinkage(group["lr"] * group["weight_decay"], is_skipped))
             for param, update in zip(params, updates, strict=True):
                 rows, columns = param.shape[0] // group["num_stacked"], param.shape[1]
-                param.add_(update.to(param.dtype), alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
+                part = distribute_like(update.to(param.dtype), param)
+                param.add_(part, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
 
-    def _momentum_directions(self, params: list[Tensor], momentum: float) -> list[Tensor]:
-        """Nesterov's look-ahead of the running mean gradient."""
+    def _advance_momentum(self, params: list[Tensor], momentum: float, is_skipped: bool | Tensor) -> list[Tensor]:
+        """Move the running mean gradient on; Nesterov's look-ahead of it is the direction."""
         gradients = [param.grad for param in params if param.grad is not None]
         for param in params:
             if not self.state[param]:
                 self.state[param]["momentum_buffer"] = torch.zeros_like(param)
         buffers = [self.state[param]["momentum_buffer"] for param in params]
-        torch._foreach_lerp_(buffers, gradients, 1.0 - momentum)
+        if isinstance(is_skipped, Tensor):
+            advanced = torch._foreach_lerp(buffers, gradients, 1.0 - momentum)
+            for old, new in zip(buffers, advanced, strict=True):
+                old.copy_(select(is_skipped, old, new))
+        else:
+            torch._foreach_lerp_(buffers, gradients, 1.0 - momentum)
         return list(torch._foreach_lerp(gradients, buffers, momentum))
+
+
+def _compute_shrinkage(decay: float, is_skipped: bool | Tensor) -> float | Tensor:
+    """The factor of weight decay; none where the step is skipped."""
+    if isinstance(is_skipped, Tensor):
+        return torch.where(is_skipped, 1.0, 1.0 - decay)
+    return 1.0 - decay
 
 
 def orthogonalize(matrices: list[Tensor], num_iterations: int = 5, num_stacked: int = 1) -> list[Tensor]:

@@ -3,97 +3,141 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.models.layers import StackedLinear
 from maskwright.sections.training import OptimizerConfig
+from maskwright.training.adamw import FusedAdamW
+from maskwright.training.functional import FunctionalOptimizer
+from maskwright.training.lamb import Lamb
+from maskwright.training.lion import Lion
 from maskwright.training.muon import Muon
+from maskwright.training.novograd import NovoGrad
+from maskwright.training.sgd import Sgd
+from maskwright.training.sharding import distribute_like, gather_whole
+from maskwright.training.stable_adamw import StableAdamW
 
-_QUANTITIES: dict[type[torch.optim.Optimizer], set[str]] = {
-    Muon: {"momentum_buffer"},
-    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
-}
+AnyOptimizer = FusedAdamW | Muon | FunctionalOptimizer
 
 
 class OptimizerSet:
     """One or two optimizers that step together; learning rates are set as a factor of each group's peak."""
 
-    def __init__(self, optimizers: list[torch.optim.Optimizer], model: nn.Module) -> None:
-        self.optimizers = optimizers
+    def __init__(self, optimizers: Sequence[AnyOptimizer], model: nn.Module) -> None:
+        self.optimizers = list(optimizers)
         self.groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         self._peaks = [float(group["lr"]) for group in self.groups]
         self._names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
 
     def set_learning_rate(self, learning_rate: float, peak: float) -> None:
-        """Scale every group by `learning_rate / peak`."""
+        """Scale every group by `learning_rate / peak`; the factor may exceed 1."""
         for group, group_peak in zip(self.groups, self._peaks, strict=True):
             group["lr"] = group_peak * learning_rate / peak
 
-    def step(self) -> None:
+    def step(self, skip: Tensor | None = None) -> None:
+        """Step, unless `skip` is 1: a float tensor without dimensions on the parameters' device.
+
+        A step that is skipped leaves all weights and state bit-identical, whatever the gradients hold, and nothing
+        waits for the device.
+        """
         for optimizer in self.optimizers:
-            optimizer.step()
+            optimizer.step(skip=skip)
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """All state as tensors named `parameter|quantity`."""
+        """All state as whole tensors named `parameter|quantity`; with parts over processes, all call this together."""
+        owners = self._find_owners()
         tensors = {}
-        for optimizer in self.optimizers:
-            for param, state in optimizer.state.items():
-                for quantity, value in state.items():
-                    tensors[f"{self._names[param]}|{quantity}"] = torch.as_tensor(value)
+        # The model's order is the same in all processes, which have to gather the same tensor at a time.
+        for param, name in self._names.items():
+            if param in owners and param in owners[param].state:
+                for quantity, value in sorted(owners[param].state[param].items()):
+                    tensors[f"{name}|{quantity}"] = gather_whole(value)
         return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Put stored state in place; it must come from the same kind of optimizer over the same parameters."""
         params = {name: param for param, name in self._names.items()}
-        owners = {
+        owners = self._find_owners()
+        for key, value in tensors.items():
+            name, quantity = key.split("|")
+            param = params.get(name)
+            owner = None if param is None else owners.get(param)
+            if param is None or owner is None or quantity not in owner.quantities:
+                raise InputError(
+                    f"the stored optimizer state has '{quantity}' for '{name}', which this run's optimizer has no use"
+                    " for; continue with the optimizer.type and the model the run was started with"
+                )
+            on_device = value.to(param.device)
+            owner.state[param][quantity] = distribute_like(on_device, param) if value.ndim else on_device
+
+    def _find_owners(self) -> dict[Tensor, AnyOptimizer]:
+        return {
             param: optimizer
             for optimizer in self.optimizers
             for group in optimizer.param_groups
             for param in group["params"]
         }
-        for key, value in tensors.items():
-            name, quantity = key.split("|")
-            param = params.get(name)
-            owner = None if param is None else owners.get(param)
-            if param is None or owner is None or quantity not in _QUANTITIES[type(owner)]:
-                raise InputError(
-                    f"the stored optimizer state has '{quantity}' for '{name}', which this run's optimizer has no use"
-                    " for; continue with the optimizer.type and the model the run was started with"
-                )
-            owner.state[param][quantity] = value.to(param.device)
 
 
 def build_optimizers(model: nn.Module, config: OptimizerConfig) -> OptimizerSet:
-    """AdamW, or Muon for the matrices inside the model and AdamW for its embeddings, norms and biases."""
+    """The configured optimizer; Muon takes the matrices inside the model, and AdamW the rest.
+
+    Matrices alone have weight decay: norms, biases and embeddings have none.
+    """
     matrices = find_matrices(model)
     in_matrices = dict.fromkeys(param for params in matrices.values() for param in params)
     others = [param for param in model.parameters() if param.requires_grad and param not in in_matrices]
-    optimizers: list[torch.optim.Optimizer] = []
-    adamw_groups = [{"params": others, "weight_decay": 0.0}]
-    if config.type == "muon":
-        muon_groups: list[dict[str, object]] = [
-            {"params": params, "num_stacked": num_stacked} for num_stacked, params in matrices.items()
-        ]
-        optimizers.append(Muon(muon_groups, lr=config.muon_learning_rate, weight_decay=config.weight_decay))
-    else:
-        adamw_groups.append({"params": list(in_matrices), "weight_decay": config.weight_decay})
-    optimizers.append(
-        torch.optim.AdamW(
-            [group for group in adamw_groups if group["params"]],
-            lr=config.learning_rate,
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
-            fused=True,
-        )
-    )
+    groups: list[dict[str, Any]] = [{"params": others, "weight_decay": 0.0}]
+    if config.type != "muon":
+        groups.append({"params": list(in_matrices), "weight_decay": config.weight_decay})
+    groups = [group for group in groups if group["params"]]
+    optimizers: list[AnyOptimizer] = []
+    if config.type == "muon" and matrices:
+        optimizers.append(_build_muon(matrices, config))
+    if groups:
+        optimizers.append(_build_for_groups(groups, config))
+    if not optimizers:
+        raise InputError("the model has no parameter to train; leave requires_grad on where it should learn")
     return OptimizerSet(optimizers, model)
+
+
+def _build_muon(matrices: dict[int, list[Tensor]], config: OptimizerConfig) -> Muon:
+    groups = [{"params": params, "num_stacked": num_stacked} for num_stacked, params in matrices.items()]
+    given = _keep_given(momentum=config.momentum)
+    return Muon(groups, lr=config.muon_learning_rate, weight_decay=config.weight_decay, **given)
+
+
+def _build_for_groups(groups: list[dict[str, Any]], config: OptimizerConfig) -> AnyOptimizer:
+    """The optimizer of all parameters, or AdamW for those that Muon leaves."""
+    rate = config.learning_rate
+    betas = _keep_given(beta1=config.beta1, beta2=config.beta2)
+    epsilon = _keep_given(epsilon=config.epsilon)
+    match config.type:
+        case "adamw" | "muon":
+            return FusedAdamW(groups, rate, **betas, **epsilon)
+        case "stable_adamw":
+            return StableAdamW(groups, rate, **betas, **epsilon)
+        case "lamb":
+            return Lamb(groups, rate, **betas, **epsilon)
+        case "novograd":
+            return NovoGrad(groups, rate, **betas, **epsilon)
+        case "lion":
+            return Lion(groups, rate, **betas)
+        case "sgd":
+            return Sgd(groups, rate, **_keep_given(momentum=config.momentum))
+
+
+def _keep_given(**settings: float | None) -> dict[str, Any]:
+    """Without those that are unset, for which the optimizer has its own default."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def find_matrices(model: nn.Module) -> dict[int, list[Tensor]]:

@@ -45,6 +45,13 @@ class ProgressDisplay(Callback):
         values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         self._print(f"epoch {epoch + 1} done  {values}")
 
+    def on_evaluation(self, metrics: Metrics) -> None:
+        values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        self._print(f"step {self.trainer.state.step}  {values}")
+
+    def on_warning(self, message: str) -> None:
+        self.console.print(f"warning: {message}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()

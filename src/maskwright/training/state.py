@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from maskwright.training.precision import PrecisionName
+
 
 def _no_sums() -> list[float]:
     return [0.0, 0.0, 0.0]
@@ -16,11 +18,26 @@ class TrainingState:
     step: int = 0
     epoch: int = 0
     batch_in_epoch: int = 0
+    """Batches of the loader, of which a step may take several."""
+    num_batches: int = 0
+    num_places: int = 0
+    """Tokens and padding, as `batch_tokens` counts."""
     num_tokens: int = 0
+    num_skipped: int = 0
+    """Steps left out because their loss or gradient was not finite."""
+    num_overflowing: int = 0
+    """Masked tokens that found no slot in the prediction head."""
+    bad_streak: int = 0
+    """Skipped steps in a row, up to the last one."""
     elapsed_s: float = 0.0
     epoch_sums: list[float] = field(default_factory=_no_sums)
     log_sums: list[float] = field(default_factory=_no_sums)
     """Since the last log line."""
+    best_step: int | None = None
+    best_loss: float | None = None
+    """Of the best evaluation so far, where the best checkpoint is kept."""
+    loss_scale: list[float] | None = None
+    precision: PrecisionName | None = None
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch, self.batch_in_epoch, self.epoch_sums = epoch, 0, _no_sums()
@@ -30,6 +47,8 @@ class TrainingState:
 
 
 def compute_means(sums: list[float]) -> dict[str, float]:
+    """NaN where nothing was masked, such as in steps that were all skipped."""
     loss_sum, num_correct, num_labelled = sums
-    count = max(num_labelled, 1.0)
-    return {"loss": loss_sum / count, "mlm_accuracy": num_correct / count}
+    if not num_labelled:
+        return {"loss": float("nan"), "mlm_accuracy": float("nan")}
+    return {"loss": loss_sum / num_labelled, "mlm_accuracy": num_correct / num_labelled}

@@ -3,12 +3,13 @@
     for every epoch:
         for every batch of the epoch, in an order that is a function of (seed, epoch):
             set the learning rate and the mask ratio from the run's progress
-            corrupt the batch, differentiate the loss, clip, step
-            now and then: log; callbacks may checkpoint or stop the run
-            end when the budget of steps or seconds is spent
+            corrupt the batch, differentiate the loss, clip, step (nothing changes if that is not finite)
+            all processes agree on the time and on whether to stop
+            now and then: log, evaluate; callbacks may checkpoint or stop the run
+            end when the budget of steps, tokens or seconds is spent
         evaluate on the validation set; callbacks see the epoch's metrics
 
-Masks are a function of (seed, epoch, sample, position), the order of (seed, epoch), dropout of (seed, step): no
+Masks are a function of (seed, epoch, sample, position), the order of (seed, epoch), dropout of (seed, step, rank): no
 generator has state to save, and a resumed run repeats an uninterrupted one.
 """
 
@@ -17,36 +18,38 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from maskwright.batch import PackedBatch
 from maskwright.errors import InputError, RunError
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.training.batches import Batches, count_batches, iterate_batches, mark_last
+from maskwright.training.batches import Batches, concatenate, count_batches, group_batches, iterate_batches
 from maskwright.training.budget import Budget
+from maskwright.training.builders import BuiltOptimizer
 from maskwright.training.callbacks import Callback
-from maskwright.training.checkpoints import load_checkpoint, save_checkpoint
-from maskwright.training.device import choose_device
+from maskwright.training.checkpoints import Retention
+from maskwright.training.consensus import agree
+from maskwright.training.engine import Engine
 from maskwright.training.evaluate import evaluate
 from maskwright.training.history import History
-from maskwright.training.meter import Meter
-from maskwright.training.optimizers import build_optimizers
+from maskwright.training.meter import Meter, StepRecord, describe_bad_steps
 from maskwright.training.progress import ProgressDisplay
-from maskwright.training.schedules import compute_learning_rate
+from maskwright.training.ramp import count_batches_per_step
 from maskwright.training.state import TrainingState
-from maskwright.training.step import TrainStep
+from maskwright.training.writer import CheckpointWriter
 
 
 class Trainer:
-    """Trains a model on packed or padded batches."""
+    """Trains a model on packed or padded batches, in this process or in all that `torchrun` started."""
 
     def __init__(
         self,
         model: MaskedLanguageModel,
-        optimizer: OptimizerConfig | None = None,
+        optimizer: OptimizerConfig | BuiltOptimizer | None = None,
         schedule: ScheduleConfig | None = None,
         training: TrainingConfig | None = None,
         *,
@@ -54,21 +57,22 @@ class Trainer:
         seed: int = 0,
     ) -> None:
         """`mask_ratio` gives the ratio at a progress in [0, 1]; without it the model's own ratio stays."""
+        if isinstance(optimizer, BuiltOptimizer):
+            schedule, optimizer = optimizer.schedule, optimizer.config
         self.model = model
-        self.optimizer_config = optimizer or OptimizerConfig()
-        self.schedule_config = schedule or ScheduleConfig()
         self.config = training or TrainingConfig()
-        self.seed = seed
-        self.device = choose_device(self.config.device)
-        self.model.to(self.device)
-        self.optimizers = build_optimizers(model, self.optimizer_config)
+        self.engine = Engine(model, optimizer or OptimizerConfig(), schedule or ScheduleConfig(), self.config, seed)
+        self.world, self.optimizers = self.engine.world, self.engine.optimizers
         self.state = TrainingState()
         self.history = History()
         self.stop_training = False
+        self.received_signal = 0
+        self.agreed_signal = 0
         self.budget: Budget
         self.metric_names: tuple[str, ...] = ()
         self._mask_ratio = mask_ratio or (lambda progress: model.mask_ratio)
         self._callbacks: Sequence[Callback] = ()
+        self._writer = CheckpointWriter(self.warn)
         self._meter: Meter | None = None
         self._is_resuming = False
 
@@ -78,61 +82,91 @@ class Trainer:
         validation: Batches | None = None,
         epochs: int | None = None,
         callbacks: Sequence[Callback] = (),
-        initial_epoch: int = 0,
+        initial_epoch: int | None = None,
         verbose: bool = True,
     ) -> History:
         """Train until `epochs` or the budget of the configuration is reached.
 
         Each call is a run of its own, with its own schedule and history, on the weights and optimizer state there are;
         only after `load_checkpoint` it goes on with the run that was saved. `verbose` shows live progress. The model
-        is left in evaluation mode.
+        is left in evaluation mode, with the averaged weights where an average is kept.
         """
         if verbose and not any(isinstance(callback, ProgressDisplay) for callback in callbacks):
             callbacks = [ProgressDisplay(), *callbacks]
         epochs = self.config.epochs if epochs is None else epochs
-        self._begin(train, validation, epochs, callbacks, initial_epoch)
+        self._callbacks = [callback for callback in callbacks if callback.on_every_rank or self.world.is_main]
+        self._begin(train, validation, epochs, initial_epoch)
         with ExitStack() as stack:
-            for callback in callbacks:
+            stack.callback(self._writer.finish)
+            for callback in self._callbacks:
                 stack.callback(callback.close)
                 callback.trainer = self
                 callback.on_train_begin()
             while self.state.epoch < epochs and not self.stop_training:
                 epoch = self.state.epoch
-                self._train_epoch(train)
-                metrics = self._end_epoch(validation)
-                for callback in callbacks:
+                self._train_epoch(train, validation)
+                metrics = self._end_epoch(validation, epochs)
+                for callback in self._callbacks:
                     callback.on_epoch_end(epoch, metrics)
-            for callback in callbacks:
+                self._agree_to_stop()
+            self.engine.finish()
+            for callback in self._callbacks:
                 callback.on_train_end()
-        self.model.eval()
+            self.engine.placed.scatter()  # a callback may have gone back to other weights
         return self.history
 
-    def save_checkpoint(self, folder: Path, tokenizer: Any = None, keep: int | None = None) -> Path:
+    def save_checkpoint(
+        self,
+        folder: Path,
+        tokenizer: Any = None,
+        retention: Retention | None = None,
+        *,
+        background: bool = False,
+    ) -> Path:
+        """Write `folder/step-N`; all processes call it, one writes. In the background a failure is a warning."""
         if self._meter is not None:
             self._meter.fetch()
-        return save_checkpoint(folder, self.model, self.optimizers, self.state, self.history, tokenizer, keep)
+        self._writer.finish()  # before the copies are made, so that memory holds those of one checkpoint
+        snapshot = self.engine.snapshot(self.state, self.history, tokenizer)
+        if snapshot is not None:
+            self._writer.write(folder, snapshot, retention, background)
+        return folder / f"step-{self.state.step}"
 
     def load_checkpoint(self, checkpoint: Path) -> None:
         """Go on from a checkpoint: the next `fit` continues where it was taken."""
-        self.state, self.history = load_checkpoint(checkpoint, self.model, self.optimizers)
+        stored = self.engine.load(checkpoint, optimizer="kept")
+        self.state, self.history = stored.state, stored.history
         self._is_resuming = True
+
+    def continue_from(self, checkpoint: Path, optimizer: Literal["fresh", "kept"] = "fresh") -> None:
+        """Take a checkpoint's weights, and optimizer state if `kept`, into a run of its own with a new schedule."""
+        self.engine.load(checkpoint, optimizer)
+
+    def roll_back(self, checkpoint: Path) -> None:
+        """Return to a checkpoint's weights, optimizer and step; the batches since then are not seen again."""
+        self.state.step = self.engine.load(checkpoint, optimizer="kept").state.step
+        self.state.bad_streak = 0
+
+    def finish_writing(self) -> None:
+        """Wait until checkpoints written in the background are there for all processes to read."""
+        self._writer.finish()
+        self.world.sum_facts([0.0])
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """Inside, the model has the weights that count: the averaged ones where an average is kept."""
+        return self.engine.averaged_weights()
+
+    def warn(self, message: str) -> None:
+        """Tell all callbacks of something that asks for the user's attention."""
+        for callback in self._callbacks:
+            callback.on_warning(message)
 
     @property
     def progress(self) -> float:
-        return self.budget.progress(self.state.step, self.state.elapsed_s)
+        return self.budget.progress(self.state)
 
-    @property
-    def is_spent(self) -> bool:
-        return self.budget.is_spent(self.state.step, self.state.elapsed_s)
-
-    def _begin(
-        self,
-        train: Batches,
-        validation: Batches | None,
-        epochs: int,
-        callbacks: Sequence[Callback],
-        initial_epoch: int,
-    ) -> None:
+    def _begin(self, train: Batches, validation: Batches | None, epochs: int, initial_epoch: int | None) -> None:
+        initial_epoch = self.config.initial_epoch if initial_epoch is None else initial_epoch
         if epochs <= initial_epoch:
             raise InputError(f"epochs is {epochs}, initial_epoch {initial_epoch}; epochs must be the larger")
         limit, row_length = find_max_length(self.model.encoder), getattr(train, "row_length", 0)
@@ -144,80 +178,115 @@ class Trainer:
         if not self._is_resuming:
             self.state, self.history = TrainingState(epoch=initial_epoch), History()
         self._is_resuming = False
-        self.stop_training = self.is_spent and self.state.batch_in_epoch == 0
+        self.engine.settle_precision(self.state)
+        self.stop_training = self.budget.is_spent(self.state) and self.state.batch_in_epoch == 0
+        self.received_signal = self.agreed_signal = 0
         names = tuple(self.state.epoch_metrics())
         self.metric_names = names if validation is None else (*names, *(f"val_{name}" for name in names))
-        self._callbacks = callbacks
-        self.model.train()
 
     def _build_budget(self, train: Batches, num_epochs: int) -> Budget:
-        steps_per_epoch = count_batches(train)
-        if steps_per_epoch == 0:
+        batches_per_epoch = count_batches(train)
+        if batches_per_epoch == 0:
             raise InputError("the training data holds no batch")
-        if steps_per_epoch is None and self.config.max_steps is None and self.config.max_seconds is None:
+        limits = (self.config.max_steps, self.config.max_tokens, self.config.max_seconds)
+        if batches_per_epoch is None and not any(limits):
             raise InputError("the training data has no length; set training.max_steps or training.max_seconds")
-        expected_steps = math.inf if steps_per_epoch is None else steps_per_epoch * num_epochs
-        return Budget(
-            min(expected_steps, self.config.max_steps or math.inf), self.config.max_steps, self.config.max_seconds
-        )
+        return Budget(math.inf if batches_per_epoch is None else batches_per_epoch * num_epochs, *limits)
 
-    def _train_epoch(self, train: Batches) -> None:
+    def _train_epoch(self, train: Batches, validation: Batches | None) -> None:
         state, config = self.state, self.config
-        max_norm = self.optimizer_config.gradient_clipping_by_norm
-        train_step = TrainStep(self.model, self.optimizers, self.seed, max_norm, config.micro_batch_tokens)
-        self._meter = meter = Meter(state, self.device)
-        begun = time.monotonic() - state.elapsed_s
+        train_step = self.engine.begin(state, self.warn)
+        self._meter = meter = Meter(state, self.engine.device)
         # A run may have been saved after its last step; then nothing but the end of the epoch is left to do.
-        self.stop_training |= self.is_spent
-        batches = () if self.stop_training else iterate_batches(train, state.epoch, state.batch_in_epoch)
-        for batch, is_last in mark_last(batches):
-            learning_rate, mask_ratio = self._set_learning_rate(), self._mask_ratio(self.progress)
-            on_device = batch.to(self.device, non_blocking=True)
+        self.stop_training |= self.budget.is_spent(state)
+        begun_s = time.monotonic() - state.elapsed_s
+        for group, is_last in self._read_steps(train, meter):
+            batch = concatenate(group)
+            learning_rate = self.engine.set_learning_rate(state.step, self.progress)
+            mask_ratio = self._mask_ratio(self.progress)
+            on_device = batch.to(self.engine.device, non_blocking=True)
             result = train_step(on_device, step=state.step, epoch=state.epoch, mask_ratio=mask_ratio)
-            meter.add(result, batch.num_tokens())
+            meter.add(result, StepRecord(state.step, learning_rate, batch.sample_ids))
             state.step += 1
-            state.batch_in_epoch += 1
-            state.elapsed_s = time.monotonic() - begun
-            self.stop_training |= self.is_spent
-            # A line at every checkpoint keeps a run that went wrong from being saved.
-            is_due = state.step % config.log_every_steps == 0 or state.step % config.checkpoint_every_steps == 0
-            if is_due or is_last or self.stop_training:
-                self._log(meter.collect(), {"lr": learning_rate, "mask_ratio": mask_ratio})
+            state.batch_in_epoch += len(group)
+            state.num_batches += len(group)
+            state.num_places += batch.input_ids.numel() * self.world.size
+            is_last |= self._agree(time.monotonic() - begun_s)
+            if is_last or self._is_due(config.log_every_steps, config.checkpoint_every_steps):
+                self._log(meter, {"lr": learning_rate, "mask_ratio": mask_ratio})
+            if validation is not None and not is_last and self._is_due(config.evaluate_every_steps):
+                self._evaluate_now(validation, meter)
             for callback in self._callbacks:
                 callback.on_step_end(state.step)
-            if self.stop_training:
+            if self._agree_to_stop():
                 break
+        meter.fetch()
+        self.engine.note_loss_scale(state)
+        self._meter = None
+        if meter.last_bad is not None and state.bad_streak == state.batch_in_epoch:
+            raise RunError(describe_bad_steps(state.bad_streak, meter.last_bad))
+
+    def _read_steps(self, train: Batches, meter: Meter) -> Iterator[tuple[list[PackedBatch], bool]]:
+        """The batches of every step that is left of the epoch, and whether it is the last."""
+        state = self.state
+        if self.stop_training:
+            return
+        batches = iterate_batches(train, state.epoch, state.batch_in_epoch, self.world)
+        groups = group_batches(batches, lambda: count_batches_per_step(self.config, self.progress))
+        yield from meter.time_waits(groups)
         if state.batch_in_epoch == 0:
             raise InputError(
                 f"the training data gave no batch in epoch {state.epoch + 1}; give a list or a loader that can be read"
                 " again for every epoch"
             )
-        meter.fetch()
-        self._meter = None
 
-    def _end_epoch(self, validation: Batches | None) -> dict[str, float]:
+    def _agree(self, elapsed_s: float) -> bool:
+        """What all processes know after a step; whether it is the run's last."""
+        verdict = agree(self.world, elapsed_s, self.stop_training, self.received_signal)
+        # A signal may come while the processes talk; it stays in `received_signal` for the next time.
+        self.state.elapsed_s, self.agreed_signal = verdict.elapsed_s, verdict.signal
+        self.stop_training = verdict.stop or self.budget.is_spent(self.state)
+        return self.stop_training
+
+    def _agree_to_stop(self) -> bool:
+        """A callback of the main process alone may have stopped the run; then all processes stop here."""
+        self.stop_training = self.world.sum_facts([float(self.stop_training)])[0] > 0
+        return self.stop_training
+
+    def _is_due(self, *intervals: int | None) -> bool:
+        return any(interval and self.state.step % interval == 0 for interval in intervals)
+
+    def _end_epoch(self, validation: Batches | None, epochs: int) -> dict[str, float]:
         metrics = self.state.epoch_metrics()
         if validation is not None:
-            evaluation = evaluate(self.model, iterate_batches(validation))
-            metrics |= {"val_loss": evaluation.loss, "val_mlm_accuracy": evaluation.accuracy}
+            metrics |= self._evaluate(validation)
         self.history.append(metrics)
         self.state.begin_epoch(self.state.epoch + 1)
+        self.stop_training |= self.state.epoch >= epochs
         return metrics
 
-    def _set_learning_rate(self) -> float:
-        peak = self.optimizer_config.learning_rate
-        learning_rate = compute_learning_rate(self.schedule_config, peak, self.state.step, self.progress)
-        self.optimizers.set_learning_rate(learning_rate, peak)
-        return learning_rate
+    def _evaluate_now(self, validation: Batches, meter: Meter) -> None:
+        meter.fetch()  # so that the line's tokens are those of its step
+        metrics = self._evaluate(validation, self.config.evaluate_max_batches)
+        for callback in self._callbacks:
+            callback.on_evaluation(metrics)
 
-    def _log(self, measured: dict[str, float], settings: dict[str, float]) -> None:
-        state = self.state
-        if not math.isfinite(measured["loss"]) or not math.isfinite(measured["grad_norm"]):
-            raise RunError(
-                f"the loss is {measured['loss']} (gradient norm {measured['grad_norm']}) at step {state.step} with"
-                f" learning rate {settings['lr']:.2e}; lower optimizer.learning_rate or"
-                " optimizer.gradient_clipping_by_norm and resume from the last checkpoint"
+    def _evaluate(self, validation: Batches, max_batches: int | None = None) -> dict[str, float]:
+        batches = iterate_batches(validation, world=self.world)
+        with self.averaged_weights():
+            evaluation = evaluate(
+                self.model, batches, max_batches=max_batches, placed=self.engine.placed, world=self.world
             )
+        return {"val_loss": evaluation.loss, "val_mlm_accuracy": evaluation.accuracy}
+
+    def _log(self, meter: Meter, settings: dict[str, float]) -> None:
+        state = self.state
+        measured, num_bad = meter.collect()
+        if state.bad_streak >= self.config.max_bad_steps and meter.last_bad is not None:
+            raise RunError(describe_bad_steps(state.bad_streak, meter.last_bad))
+        if num_bad:
+            self.warn(f"step {state.step}: {num_bad} steps were skipped, as their loss or gradient was not finite")
+        self._writer.check()
         place = {"step": state.step, "epoch": state.epoch, "tokens": state.num_tokens}
         metrics = {**place, **measured, **settings, "progress": self.progress, "elapsed_s": state.elapsed_s}
         for callback in self._callbacks:

@@ -1,0 +1,55 @@
+"""How fast steps are, and whether the loader keeps up with them."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from maskwright.data.loader import PackedLoader
+from maskwright.runs.checkup.findings import Finding
+from maskwright.runs.checkup.step import StepFigures
+from maskwright.runs.checkup.units import format_seconds
+
+_PATIENCE_S = 2.0
+_MOST_BATCHES = 500
+_LEAST_HEADROOM = 2.0
+
+
+def measure_loader(train: PackedLoader) -> float:
+    """Tokens a second, padding included, of reading alone; what an epoch's start takes is spread over the epoch."""
+    begun = time.perf_counter()
+    batches = train.epoch(0)
+    num_places = next(batches).input_ids.numel()
+    first_s = time.perf_counter() - begun
+    num_read, begun = 0, time.perf_counter()
+    for batch in batches:
+        num_read += 1
+        num_places += batch.input_ids.numel()
+        if num_read == _MOST_BATCHES or time.perf_counter() - begun > _PATIENCE_S:
+            break
+    others_s = (time.perf_counter() - begun) * (len(train) - 1) / max(1, num_read)
+    return num_places / (num_read + 1) * len(train) / (first_s + others_s)
+
+
+def check_step(figures: StepFigures, vocab_size: int) -> Finding:
+    """Whether the numbers of a step are numbers; an untrained model's loss is near ln(vocabulary)."""
+    text = f"the loss starts at {figures.loss:.2f}, a guess among {vocab_size:,} tokens has {math.log(vocab_size):.2f}"
+    advice = "use training.precision=auto or fp32 and the default initializer_range"
+    return Finding.judge("step", text, None if figures.is_finite else advice, "problem")
+
+
+def check_speed(figures: StepFigures) -> Finding:
+    text = f"{figures.num_tokens / figures.seconds:,.0f} tokens/s, {format_seconds(figures.seconds)} a step"
+    if figures.measured_share < 1.0:
+        text += f", extrapolated from {figures.measured_share:.0%} of a batch"
+    return Finding("speed", "OK", text)
+
+
+def check_loader(figures: StepFigures, loader_places_per_s: float) -> Finding:
+    headroom = loader_places_per_s * figures.seconds / figures.num_places
+    text = f"alone {loader_places_per_s:,.0f} tokens/s, {headroom:.3g}x what the steps need"
+    advice = (
+        "steps will wait for data: run maskwright prepare and give its folder as data.train, switch augmentation off"
+        " or free the CPU"
+    )
+    return Finding.judge("loader", text, advice if headroom < _LEAST_HEADROOM else None)

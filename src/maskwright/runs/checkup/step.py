@@ -1,0 +1,143 @@
+"""A few real optimizer steps of a run, on its device, in its precision: their time, memory and attention kernel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+
+from maskwright.batch import PackedBatch
+from maskwright.data.loader import PackedLoader
+from maskwright.runs.checkup.allocation import measure_peak
+from maskwright.runs.checkup.attention import watch_attention
+from maskwright.sections.training import TrainingConfig
+from maskwright.training.batches import concatenate, group_batches
+from maskwright.training.ramp import count_batches_per_step
+from maskwright.training.step import StepResult, TrainStep
+from maskwright.training.trainer import Trainer
+
+_LONGEST_STEP_S = 5.0
+"""Batches whose step would take longer are measured in part."""
+_FEW_ROWS = 4
+_TIMING_S = 3.0
+_MOST_TIMED = 30
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """Of a step on a whole batch."""
+
+    seconds: float
+    num_tokens: int
+    """Padding not counted."""
+    num_places: int
+    working_bytes: int
+    """Gradients, activations and temporaries at the fullest moment."""
+    tokens_at_a_time: int
+    attention: str
+    loss: float
+    """Before the model has learnt anything."""
+    is_finite: bool
+    measured_share: float
+    """Of the batch; the rest is extrapolated."""
+    warnings: list[str] = field(default_factory=list)
+    """Memory that ran out on the way."""
+
+
+def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> StepFigures:
+    """Take steps on the first batch, at the learning rate a run starts with."""
+    warnings: list[str] = []
+    batch = read_step(train, trainer.config).to(trainer.engine.device)
+    step = trainer.engine.begin(trainer.state, warnings.append)
+    trainer.engine.set_learning_rate(0, 0.0)
+
+    def run(num_rows: int) -> StepResult:
+        result = step(batch.rows(0, num_rows), step=0, epoch=0, mask_ratio=mask_ratio)
+        _wait_for(trainer.engine.device)
+        return result
+
+    attention = watch_attention(lambda: run(1))
+    row_s = _time(lambda: run(1))
+    num_rows = _choose_rows(batch.num_rows, row_s, lambda rows: _time(lambda: run(rows)))
+    # The last step's gradients are dropped when the next begins; they would count twice.
+    trainer.optimizers.zero_grad()
+    results: list[StepResult] = []
+    peak = measure_peak(trainer.engine.device, lambda: results.append(run(num_rows)))
+    seconds = row_s if num_rows == 1 else _time_repeatedly(lambda: run(num_rows))
+    working = _scale_memory(peak, trainer, _rows_at_a_time(step, num_rows, batch), _rows_at_a_time(step, None, batch))
+    return StepFigures(
+        seconds=_extrapolate(row_s, seconds, num_rows, batch.num_rows),
+        num_tokens=batch.num_tokens(),
+        num_places=batch.input_ids.numel(),
+        working_bytes=working,
+        tokens_at_a_time=_rows_at_a_time(step, None, batch) * batch.input_ids.shape[1],
+        attention=attention,
+        loss=float(results[0].loss_sum / results[0].num_labelled.clamp(min=1)),
+        is_finite=_is_finite(results[0]),
+        measured_share=num_rows / batch.num_rows,
+        warnings=warnings,
+    )
+
+
+def read_step(train: PackedLoader, training: TrainingConfig) -> PackedBatch:
+    """The batch of a step at the end of a run, where batches that grow have grown."""
+    groups = group_batches(train.epoch(0), lambda: count_batches_per_step(training, 1.0))
+    return concatenate(next(groups)[0])
+
+
+def _is_finite(result: StepResult) -> bool:
+    """Too large a loss scale at first is fp16's way to find the right one."""
+    is_skipped = bool(result.skip) and not bool(result.is_scale_overflow)
+    return bool(torch.isfinite(result.loss_sum)) and not is_skipped
+
+
+def _choose_rows(num_rows: int, row_s: float, time_rows: Callable[[int], float]) -> int:
+    """As many as fit into the longest step; a few rows tell what one more takes, a single one mostly the optimizer."""
+    few = min(_FEW_ROWS, num_rows)
+    if few == 1 or few * row_s > _LONGEST_STEP_S:
+        return 1
+    few_s = time_rows(few)
+    per_row = max(few_s - row_s, 1e-9) / (few - 1)
+    return max(few, min(num_rows, few + int((_LONGEST_STEP_S - few_s) / per_row)))
+
+
+def _extrapolate(row_s: float, measured_s: float, measured_rows: int, num_rows: int) -> float:
+    """A part of a step takes the same time whatever the rows; two measurements tell it from the rest."""
+    if measured_rows == 1:
+        return row_s * num_rows
+    per_row = max(0.0, measured_s - row_s) / (measured_rows - 1)
+    return measured_s + per_row * (num_rows - measured_rows)
+
+
+def _scale_memory(peak: int, trainer: Trainer, measured_rows: int, rows_at_a_time: int) -> int:
+    """Gradients stay the same; activations grow with the rows that are worked on at a time."""
+    gradients = sum(one.grad.nbytes for one in trainer.engine.placed.trained.parameters() if one.grad is not None)
+    return gradients + max(0, peak - gradients) * rows_at_a_time // measured_rows
+
+
+def _rows_at_a_time(step: TrainStep, num_rows: int | None, batch: PackedBatch) -> int:
+    limit = step.micro_batches.max_tokens
+    num_rows = batch.num_rows if num_rows is None else num_rows
+    return num_rows if limit is None else min(num_rows, max(1, limit // batch.input_ids.shape[1]))
+
+
+def _time_repeatedly(work: Callable[[], object]) -> float:
+    """The median of as many as a few seconds allow, at least one."""
+    seconds: list[float] = []
+    while not seconds or (sum(seconds) < _TIMING_S and len(seconds) < _MOST_TIMED):
+        seconds.append(_time(work))
+    return median(seconds)
+
+
+def _time(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,57 @@
+"""The Trainer people import: of a model, or of a whole configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from maskwright.config import Config
+from maskwright.errors import InputError
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.runs.pretrain import FinishedRun, pretrain
+from maskwright.training import trainer
+
+
+class Trainer(trainer.Trainer):
+    """`Trainer(config).train()` runs a whole configuration; `Trainer(model, ...).fit(batches)` trains a model.
+
+    The arguments after a model are those of `maskwright.training.trainer.Trainer`.
+    """
+
+    def __init__(self, model: MaskedLanguageModel | Config, *args: Any, **kwargs: Any) -> None:
+        self.run_config = model if isinstance(model, Config) else None
+        if not isinstance(model, Config):
+            super().__init__(model, *args, **kwargs)
+        elif args or kwargs:
+            raise InputError(
+                "Trainer got a Config and more; a Config holds everything, so set config.optimizer, config.schedule,"
+                " config.training, config.masking and config.run.seed instead"
+            )
+
+    def train(self, overwrite: bool = False, console: Console | None = None) -> FinishedRun:
+        """Run the configuration from its texts to the saved model, or go on with it where it stopped.
+
+        `overwrite` replaces a run of the same name. Afterwards `model`, `history`, `fit` and the rest of this trainer
+        are those of the run.
+        """
+        if self.run_config is None:
+            raise InputError("train() needs a configuration, Trainer(config); a Trainer of a model has fit(batches)")
+        finished = pretrain(self.run_config, overwrite, console)
+        vars(self).update(vars(finished.trainer))
+        return finished
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Only what is missing comes here: everything that `train` has yet to build."""
+            if "model" in vars(self):
+                raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+            raise _NotYetBuiltError(
+                "a Trainer of a configuration has no model, data or history before train(), which builds them; call"
+                " train() first"
+            )
+
+
+class _NotYetBuiltError(InputError, AttributeError):
+    """Still an AttributeError for those who ask with `hasattr`."""

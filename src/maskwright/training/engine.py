@@ -1,0 +1,139 @@
+"""What a trainer drives: a model on its devices with optimizer, average and loss scale, saved and loaded together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+from maskwright.errors import InputError
+from maskwright.models.encoding import recompute_activations
+from maskwright.models.pretrained import MODEL_FOLDER
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.saving import load_weights
+from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
+from maskwright.training.average import WeightAverage
+from maskwright.training.checkpoints import Snapshot, StoredRun, read_checkpoint, take_snapshot
+from maskwright.training.device import choose_device
+from maskwright.training.history import History
+from maskwright.training.loss_scale import LossScale
+from maskwright.training.micro_batches import MicroBatches
+from maskwright.training.optimizers import build_optimizers
+from maskwright.training.parallel import place_model
+from maskwright.training.precision import Precision, agree_on_precision, choose_precision
+from maskwright.training.schedules import compute_learning_rate, scale_learning_rate
+from maskwright.training.state import TrainingState
+from maskwright.training.step import TrainStep
+from maskwright.training.world import join_world
+
+
+class Engine:
+    """Steps, saves and loads; knows nothing of epochs and data."""
+
+    def __init__(
+        self,
+        model: MaskedLanguageModel,
+        optimizer: OptimizerConfig,
+        schedule: ScheduleConfig,
+        training: TrainingConfig,
+        seed: int,
+    ) -> None:
+        self.model = model
+        self.optimizer_config, self.schedule_config, self.config = optimizer, schedule, training
+        self.seed = seed
+        self.device = choose_device(training.device)
+        self.world = join_world(self.device.type == "cuda", training.dead_process_seconds)
+        self.precision = agree_on_precision(choose_precision(training.precision, self.device), self.world)
+        self.precision.apply()
+        recompute_activations(model.encoder, training.activation_checkpointing)
+        self.placed = place_model(model, self.precision, self.world, self.device, training.parallel)
+        self.optimizers = build_optimizers(self.placed.trained, optimizer)
+        decay = training.average_decay
+        self.average = None if decay is None else WeightAverage(self.placed.trained, decay)
+        self.loss_scale: LossScale | None = None
+        self._micro_batches: MicroBatches | None = None
+
+    def begin(self, state: TrainingState, warn: Callable[[str], None]) -> TrainStep:
+        """Get ready to train from where a run stands."""
+        if self.precision.needs_loss_scale:
+            self.loss_scale = LossScale(self.device, state.loss_scale)
+        self.placed.train()
+        return TrainStep(
+            self.placed,
+            self.optimizers,
+            self.world,
+            self.seed,
+            self.optimizer_config.gradient_clipping_by_norm,
+            self._build_micro_batches(warn),
+            self.loss_scale,
+            self.average,
+        )
+
+    def _build_micro_batches(self, warn: Callable[[str], None]) -> MicroBatches:
+        """What did not fit into memory once is not tried again in the next epoch."""
+        if self._micro_batches is None:
+            self._micro_batches = MicroBatches(self.config.micro_batch_tokens, self.world.size == 1, warn)
+        return self._micro_batches
+
+    def settle_precision(self, state: TrainingState) -> None:
+        """A run goes on in the numbers it was begun in, also where `auto` would choose others now."""
+        begun_in = state.precision
+        if begun_in is not None and begun_in != self.precision.name:
+            if self.config.precision != "auto":
+                raise InputError(f"the run was computed in {begun_in}; go on with training.precision={begun_in}")
+            self.precision = Precision(begun_in, "the run was begun in it")
+            self.precision.apply()
+            self.placed.use(self.precision)
+        state.precision = self.precision.name
+
+    def set_learning_rate(self, step: int, progress: float) -> float:
+        peak = self.optimizer_config.learning_rate
+        rate = compute_learning_rate(self.schedule_config, peak, step, progress)
+        rate = scale_learning_rate(self.optimizer_config.scale_with_processes, rate, self.world.size)
+        self.optimizers.set_learning_rate(rate, peak)
+        return rate
+
+    def note_loss_scale(self, state: TrainingState) -> None:
+        """The next epoch, or a resumed run, begins with it."""
+        if self.loss_scale is not None:
+            state.loss_scale = self.loss_scale.fetch()
+
+    def snapshot(self, state: TrainingState, history: History, tokenizer: Any) -> Snapshot | None:
+        """A copy of everything, in the main process; all processes call it together."""
+        self.note_loss_scale(state)
+        self.placed.gather()
+        optimizer_state = self.optimizers.state_tensors()
+        average = None if self.average is None else self.average.tensors()
+        if not self.world.is_main:
+            return None
+        return take_snapshot(self.model, optimizer_state, average, state, history, tokenizer)
+
+    def load(self, checkpoint: Path, optimizer: Literal["fresh", "kept"]) -> StoredRun:
+        """Put a checkpoint's weights, and its optimizer state where it is kept, in place."""
+        stored = read_checkpoint(checkpoint)
+        load_weights(self.model, checkpoint / MODEL_FOLDER)
+        self.placed.scatter()
+        if optimizer == "kept":
+            self.optimizers.load_state_tensors(stored.optimizer)
+        if self.average is not None:
+            if stored.average is None:
+                self.average.restart()
+            else:
+                self.average.load(stored.average)
+        return stored
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Inside, the model has the weights that count: the averaged ones where an average is kept."""
+        with nullcontext() if self.average is None else self.average.in_place():
+            self.placed.gather()
+            yield
+        self.placed.gather()
+
+    def finish(self) -> None:
+        """Leave the model with the weights that count, ready to predict."""
+        if self.average is not None:
+            self.average.adopt()
+        self.placed.gather()
+        self.model.eval()

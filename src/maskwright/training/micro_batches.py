@@ -1,0 +1,71 @@
+"""How much of a batch is worked on at a time; less of it when memory runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from maskwright.batch import PackedBatch
+from maskwright.errors import RunError
+
+Result = TypeVar("Result")
+
+
+class MicroBatches:
+    """Cuts batches into parts of at most `max_tokens` tokens, padding included; None is the whole batch.
+
+    Out of memory, the parts are halved and the batch is begun again; the batch itself stays, so training goes on as
+    it would have. Several processes cannot do that each on its own, so there it is an error that says what to set.
+    """
+
+    def __init__(self, max_tokens: int | None, is_alone: bool, warn: Callable[[str], None]) -> None:
+        self.max_tokens = max_tokens
+        self._is_alone = is_alone
+        self._warn = warn
+
+    def run(self, batch: PackedBatch, work: Callable[[list[PackedBatch]], Result]) -> Result:
+        while True:
+            try:
+                return work(self._cut(batch))
+            except RuntimeError as error:
+                if not _is_out_of_memory(error):
+                    raise
+                problem = str(error).splitlines()[0]
+            # Outside the handler, whose traceback would keep the failed attempt's memory.
+            self._shrink(batch, problem)
+
+    def _cut(self, batch: PackedBatch) -> list[PackedBatch]:
+        rows = self._rows_at_a_time(batch)
+        return [batch.rows(start, start + rows) for start in range(0, batch.num_rows, rows)]
+
+    def _rows_at_a_time(self, batch: PackedBatch) -> int:
+        num_rows, length = batch.input_ids.shape
+        return num_rows if self.max_tokens is None else min(num_rows, max(1, self.max_tokens // length))
+
+    def _shrink(self, batch: PackedBatch, problem: str) -> None:
+        length, rows = batch.input_ids.shape[1], self._rows_at_a_time(batch)
+        smaller = max(1, rows // 2) * length
+        if not self._is_alone:
+            raise RunError(
+                f"out of memory with {rows * length} tokens at a time in each process ({problem}); resume with"
+                f" training.micro_batch_tokens={smaller}, which leaves the result the same"
+            )
+        if rows == 1:
+            raise RunError(
+                f"out of memory with a single row of {length} tokens ({problem}); use"
+                " training.activation_checkpointing=true, a smaller model or a shorter data.max_length"
+            )
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.max_tokens = smaller
+        self._warn(
+            f"out of memory with {rows * length} tokens at a time; going on with {smaller}, the batch stays the same"
+            f" (training.micro_batch_tokens={smaller} avoids the attempt)"
+        )
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """The CPU's allocator has no exception class of its own."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,0 +1,131 @@
+"""The processes that train one model together: who this one is, and sums over all of them.
+
+`torchrun` starts the processes and names them in the environment; without it there is a world of one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from maskwright.errors import RunError
+from maskwright.training.liveness import Liveness
+
+Result = TypeVar("Result")
+_COLLECTIVE_TIMEOUT = timedelta(hours=1)
+"""Dead processes are noticed by their silence (`Liveness`), so slow work of one process need not look like death."""
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place among all."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    control: dist.ProcessGroup | None = None
+    """Exchanges small facts between hosts without waiting for their GPUs."""
+    liveness: Liveness | None = None
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place; nothing waits for the device."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def sum_facts(self, facts: list[float]) -> list[float]:
+        """The sum over all processes of a few numbers that the hosts know."""
+        if self.size == 1:
+            return facts
+        tensor = torch.tensor(facts, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self.control)
+        return [float(fact) for fact in tensor]
+
+    def main_first(self, work: Callable[[], Result]) -> Result:
+        """Do the same work in all processes, the main one before the others; what it refuses they do not begin."""
+        if not self.is_main and self.sum_facts([0.0])[0]:
+            raise RunError("the main process could not begin")
+        try:
+            result = work()
+        except BaseException:
+            if self.is_main:
+                self.sum_facts([1.0])
+            raise
+        if self.is_main:
+            self.sum_facts([0.0])
+        return result
+
+    @contextmanager
+    def naming_the_departed(self) -> Iterator[None]:
+        """Inside, communication that fails because a process died is an error that names that process."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.liveness is None or not _is_communication_failure(error):
+                raise
+            departed = self.liveness.find_departed() or "another process left"
+            raise RunError(f"{departed}, so the run ends here; the same command resumes it") from error
+
+
+def _is_communication_failure(error: RuntimeError) -> bool:
+    text = str(error)
+    return isinstance(error, dist.DistError) or "gloo" in text or "NCCL" in text or "Connection" in text
+
+
+def is_launched() -> bool:
+    """Whether a launcher such as torchrun started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+class _Membership:
+    """The world this process is in."""
+
+    world = World()
+
+
+def join_world(on_gpu: bool, silence_limit_s: float = 60.0) -> World:
+    """Meet the other processes, once; a process on its own meets nobody."""
+    if _Membership.world.size == 1 and is_launched():
+        _Membership.world = _meet(on_gpu, silence_limit_s)
+    return _Membership.world
+
+
+def leave_world() -> None:
+    """Part from the other processes; afterwards this one is alone."""
+    world, _Membership.world = _Membership.world, World()
+    if world.liveness is not None:
+        world.liveness.stop()
+    if world.size > 1:
+        dist.destroy_process_group()
+
+
+def _meet(on_gpu: bool, silence_limit_s: float) -> World:
+    store, rank, size = next(rendezvous("env://"))
+    if on_gpu:
+        torch.cuda.set_device(local_rank())
+    liveness = Liveness(PrefixStore("liveness", store.clone()), rank, size, silence_limit_s)
+    backend = "nccl" if on_gpu else "gloo"
+    dist.init_process_group(
+        backend, store=PrefixStore("group", store), rank=rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT
+    )
+    control = dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT) if on_gpu else None
+    return World(rank, size, local_rank(), control, liveness)
+
+
+def local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))

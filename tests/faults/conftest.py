@@ -1,0 +1,21 @@
+"""Processes to interrupt, kill and starve; the machinery is that of the benchmark of faults."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(_BENCHMARKS))
+
+from prestarted import Prestarted  # noqa: E402  (found where the line above says)
+
+
+@pytest.fixture(scope="session")
+def prestarted() -> Iterator[Prestarted]:
+    parent = Prestarted((Path(__file__).parent,))
+    yield parent
+    parent.close()

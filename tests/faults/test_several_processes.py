@@ -1,0 +1,136 @@
+"""Two processes give what one gives: losses, norms, evaluations, masks and weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rank_jobs import build_loader, train
+from safetensors.torch import load_file
+
+_FSDP = {"parallel": "fsdp"}
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "ddp-adamw": {},
+    "ddp-muon": {"optimizer": {"type": "muon"}},
+    "fsdp-adamw": {"training": _FSDP},
+    "fsdp-muon": {"training": _FSDP, "optimizer": {"type": "muon"}},
+    "ddp-micro": {"training": {"micro_batch_tokens": 16}},
+    "fsdp-micro": {"training": _FSDP | {"micro_batch_tokens": 16}},
+    "ddp-average": {"training": {"average_decay": 0.8, "evaluate_every_steps": 3}},
+    "fsdp-average": {"training": _FSDP | {"average_decay": 0.8, "evaluate_every_steps": 3}},
+    "fsdp-early": {"training": _FSDP | {"epochs": 4}, "early_stopping": True},
+    "stop-step": {"training": {"evaluate_every_steps": 5}, "stop_at": 5},
+    "stop-epoch": {"stop_after_epoch": 0},
+    "scaled": {"optimizer": {"scale_with_processes": "linear"}},
+    "ddp-save": {"save_at": 3},
+    "fsdp-save": {"training": _FSDP, "save_at": 3},
+}
+_ONLY_TWO: dict[str, dict[str, Any]] = {
+    "ddp-resumed": {"resume": "one-save/step-3"},
+    "fsdp-resumed": {"training": _FSDP, "resume": "one-save/step-3"},
+    "ddp-poisoned": {"poison_call": 3},
+    "fsdp-poisoned": {"training": _FSDP, "poison_call": 3},
+    "seconds": {"training": {"epochs": 10**6, "max_seconds": 0.6}},
+}
+_TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def folder(prestarted: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All variants in two processes, of which some go on from a checkpoint of one process."""
+    folder = tmp_path_factory.mktemp("ranks")
+    assert len(build_loader(30, 1)) % 4 % 2, "the last batch must not divide"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    train(folder, "one-save", save_at=3)
+    torch.set_num_threads(threads)
+    arguments = {"folder": str(folder), "variants": _VARIANTS | _ONLY_TWO}
+    ranks = prestarted.start_ranks("rank_jobs:train_all", arguments, folder / "said", 2)
+    for rank in ranks:
+        assert rank.wait(100.0) == 0, rank.text()
+    return folder
+
+
+def read(folder: Path, name: str, rank: int = 0) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((folder / f"{name}-rank{rank}.json").read_text())
+    return facts
+
+
+def largest_difference(folder: Path, one: str, two: str) -> float:
+    first, second = load_file(folder / f"{one}.safetensors"), load_file(folder / f"{two}.safetensors")
+    assert first.keys() == second.keys()
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
+
+
+def flatten(values: Any) -> list[float]:
+    if isinstance(values, dict):
+        values = [values[key] for key in sorted(values)]
+    return [number for value in values for number in flatten(value)] if isinstance(values, list) else [float(values)]
+
+
+def merge_masks(folder: Path, name: str, per_step: int = 1) -> list[list[list[int]]]:
+    """The masked tokens of both ranks, step by step."""
+    steps = []
+    shares = [read(folder, name, rank)["masks"] for rank in (0, 1)]
+    for index in range(0, len(shares[0]), per_step):
+        steps.append(sorted(token for share in shares for part in share[index : index + per_step] for token in part))
+    return steps
+
+
+@pytest.mark.parametrize("name", [name for name in _VARIANTS if name != "scaled"])
+def test_two_processes_train_like_one(folder: Path, name: str) -> None:
+    variant = dict(_VARIANTS[name])
+    train(folder, f"{name}-alone", **variant)
+    one, two = read(folder, f"{name}-alone"), read(folder, name)
+    assert two["steps"] == one["steps"]
+    assert [sorted(line) for line in two["lines"]] == [sorted(line) for line in one["lines"]]
+    assert flatten(two["lines"]) == pytest.approx(flatten(one["lines"]), abs=_TOLERANCE, rel=_TOLERANCE)
+    assert flatten(two["history"]) == pytest.approx(flatten(one["history"]), abs=_TOLERANCE, rel=_TOLERANCE)
+    assert two["final_loss"] == pytest.approx(one["final_loss"], abs=_TOLERANCE)
+    difference = largest_difference(folder, f"{name}-alone", name)
+    assert difference < _TOLERANCE, f"largest difference of a weight {difference:.1e}"
+
+
+@pytest.mark.parametrize("name", ["ddp-adamw", "fsdp-muon"])
+def test_two_processes_see_the_samples_and_masks_of_one(folder: Path, name: str) -> None:
+    assert merge_masks(folder, name) == read(folder, "one-save")["masks"]
+
+
+@pytest.mark.parametrize("name", ["ddp-resumed", "fsdp-resumed"])
+def test_a_run_of_one_process_goes_on_in_two(folder: Path, name: str) -> None:
+    assert merge_masks(folder, name) == read(folder, "one-save")["masks"][3:]
+    assert largest_difference(folder, "one-save", name) < _TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["ddp-save", "fsdp-save"])
+def test_a_run_of_two_processes_goes_on_in_one(folder: Path, name: str) -> None:
+    train(folder, f"{name}-rest", resume=f"{name}/step-3")
+    assert read(folder, f"{name}-rest")["masks"] == read(folder, "one-save")["masks"][3:]
+    assert largest_difference(folder, "one-save", f"{name}-rest") < _TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["ddp-poisoned", "fsdp-poisoned"])
+def test_a_bad_loss_of_one_process_skips_the_step_in_both(folder: Path, name: str) -> None:
+    ranks = [read(folder, name, rank) for rank in (0, 1)]
+    assert [rank["skipped"] for rank in ranks] == [1, 1]
+    assert ranks[0]["steps"] == ranks[1]["steps"] == read(folder, "one-save")["steps"]
+    assert all(torch.isfinite(tensor).all() for tensor in load_file(folder / f"{name}.safetensors").values())
+
+
+def test_both_processes_stop_at_the_same_step_when_the_time_is_up(folder: Path) -> None:
+    steps = [read(folder, "seconds", rank)["steps"] for rank in (0, 1)]
+    assert steps[0] == steps[1] > 0
+
+
+def test_the_learning_rate_grows_with_the_processes(folder: Path) -> None:
+    rates = [line["lr"] for line in read(folder, "scaled")["lines"]]
+    assert rates == pytest.approx([2 * line["lr"] for line in read(folder, "one-save")["lines"]])
+
+
+def test_only_the_main_process_logs(folder: Path) -> None:
+    assert read(folder, "ddp-adamw", 1)["lines"] == []
+    steps = [line["step"] for line in read(folder, "ddp-adamw")["lines"]]
+    assert steps == sorted(set(steps))

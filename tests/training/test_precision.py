@@ -1,0 +1,184 @@
+"""The numbers a run computes in: measured once, kept for the run's life, and fp16's loss scale."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import maskwright.training.precision as precision_module
+from maskwright.errors import InputError
+from maskwright.sections.training import OptimizerConfig, TrainingConfig
+from maskwright.training.loss_scale import LossScale
+from maskwright.training.precision import agree_on_precision, choose_precision
+from maskwright.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """Counts measurements, which find bf16 three times as fast; the cache is in `tmp_path`."""
+    calls = []
+
+    def measure(device):
+        calls.append(device)
+        return {"fp32": 1.0, "bf16": 3.0, "fp16": 0.5}
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(precision_module, "measure_speeds", measure)
+    return calls
+
+
+def test_auto_measures_once_and_remembers(measured, tmp_path):
+    assert choose_precision("auto", CPU).name == "bf16"
+    assert choose_precision("auto", CPU).name == "bf16"
+    assert len(measured) == 1
+    assert (tmp_path / "maskwright" / "precision.json").is_file()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"KEY": 3}', '{"KEY": {"bf16": 9.0}}', '{"KEY": {"fp32": "fast"}}'])
+def test_a_damaged_memory_is_measured_anew_and_mended(measured, tmp_path, text):
+    file = tmp_path / "maskwright" / "precision.json"
+    choose_precision("auto", CPU)
+    key = next(iter(json.loads(file.read_text())))
+    file.write_text(text.replace("KEY", key))
+    assert choose_precision("auto", CPU).name == "bf16"
+    assert choose_precision("auto", CPU).name == "bf16"
+    assert len(measured) == 2
+
+
+def test_a_home_that_cannot_be_written_to_is_measured_each_time(measured, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made below a file
+    assert choose_precision("auto", CPU).name == "bf16"
+    assert choose_precision("auto", CPU).name == "bf16"
+    assert len(measured) == 2
+
+
+def test_other_devices_stay_remembered(measured, tmp_path):
+    file = tmp_path / "maskwright" / "precision.json"
+    file.parent.mkdir()
+    file.write_text('{"some GPU": {"fp32": 1.0}}')
+    choose_precision("auto", CPU)
+    assert json.loads(file.read_text())["some GPU"] == {"fp32": 1.0}
+
+
+def test_a_real_measurement_compares_all_that_a_cpu_has():
+    speeds = precision_module.measure_speeds(CPU)
+    assert set(speeds) == {"fp32", "bf16", "fp16"}
+    assert speeds["fp32"] == 1.0
+    assert all(speed > 0 for speed in speeds.values())
+
+
+@pytest.mark.parametrize(
+    ("speeds", "chosen"),
+    [
+        ({"fp32": 1.0, "bf16": 0.01, "fp16": 0.01}, "fp32"),
+        ({"fp32": 1.0, "bf16": 1.1, "fp16": 1.1}, "fp32"),
+        ({"fp32": 1.0, "bf16": 3.0, "fp16": 3.1}, "bf16"),
+        ({"fp32": 1.0, "bf16": 0.9, "fp16": 3.0}, "fp16"),
+        ({"fp32": 1.0, "bf16": 2.0, "fp16": 3.0}, "fp16"),
+        ({"fp32": 1.0, "tf32": 6.0, "bf16": 12.0, "fp16": 12.0}, "bf16"),
+        ({"fp32": 1.0, "tf32": 6.0, "bf16": 6.5, "fp16": 6.5}, "tf32"),
+    ],
+)
+def test_fewer_bits_must_be_clearly_faster(speeds, chosen):
+    assert precision_module._pick(speeds).name == chosen
+
+
+def test_tf32_is_refused_without_the_hardware():
+    with pytest.raises(InputError, match=r"training\.precision is tf32, which .* does not have.*use auto"):
+        choose_precision("tf32", CPU)
+
+
+def test_processes_take_the_main_one_s_choice():
+    class Second:
+        is_main = False
+
+        def sum_facts(self, facts):
+            assert facts == [0.0]
+            return [2.0]  # the main process's bf16
+
+    assert agree_on_precision(precision_module.Precision("fp32"), Second()).name == "bf16"
+
+
+def build_trainer(model, precision, **training):
+    config = TrainingConfig(device="cpu", precision=precision, **training)
+    return Trainer(model, OptimizerConfig(learning_rate=1e-2), training=config)
+
+
+def test_a_resumed_run_keeps_the_precision_it_was_begun_in(measured, build_model, padded_batches, tmp_path):
+    begun = build_trainer(build_model(), "fp32", max_steps=1)
+    begun.fit(padded_batches[:2], epochs=1, verbose=False)
+    checkpoint = begun.save_checkpoint(tmp_path)
+    resumed = build_trainer(build_model(), "auto", max_steps=2)
+    assert resumed.engine.precision.name == "bf16"
+    resumed.load_checkpoint(checkpoint)
+    resumed.fit(padded_batches[:2], epochs=2, verbose=False)
+    assert resumed.engine.precision.name == "fp32"
+    assert resumed.state.precision == "fp32"
+    other = build_trainer(build_model(), "bf16", max_steps=2)
+    other.load_checkpoint(checkpoint)
+    with pytest.raises(InputError, match=r"computed in fp32; go on with training\.precision=fp32"):
+        other.fit(padded_batches[:2], epochs=2, verbose=False)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_few_bits_train_close_to_fp32(build_model, padded_batches, precision):
+    losses = {}
+    for name in ("fp32", precision):
+        trainer = build_trainer(build_model(), name, max_steps=1)
+        losses[name] = trainer.fit(padded_batches[:1], epochs=1, verbose=False).history["loss"][0]
+        assert all(param.dtype == torch.float32 for param in trainer.model.parameters())
+    assert losses[precision] == pytest.approx(losses["fp32"], rel=2e-2)
+    assert losses[precision] != losses["fp32"]
+
+
+def test_an_overflow_in_fp16_skips_the_step_and_halves_the_scale(build_model, padded_batches):
+    trainer = build_trainer(build_model(), "fp16", max_steps=1)
+    before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+    trainer.state.loss_scale = [2.0**24, 7.0]
+    trainer._is_resuming = True
+    trainer.fit(padded_batches[:1], epochs=1, verbose=False)
+    assert trainer.state.num_skipped == 1
+    assert trainer.state.bad_streak == 0, "the scale was too large; nothing is wrong with the run"
+    assert trainer.engine.loss_scale.fetch() == [2.0**23, 0.0]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
+    assert trainer.optimizers.state_tensors() == {} or all(
+        float(tensor.abs().sum()) == 0.0 for tensor in trainer.optimizers.state_tensors().values()
+    )
+
+
+def test_the_loss_scale_doubles_after_2000_good_steps_and_stays_in_its_range():
+    scale, good, bad = LossScale(CPU), torch.tensor(0.0), torch.tensor(1.0)
+    for _ in range(1999):
+        scale.update(good)
+    assert scale.fetch() == [2.0**16, 1999.0]
+    scale.update(good)
+    assert scale.fetch() == [2.0**17, 0.0]
+    scale.update(good)
+    scale.update(bad)
+    assert scale.fetch() == [2.0**16, 0.0]
+    for _ in range(40):
+        scale.update(bad)
+    assert scale.fetch() == [1.0, 0.0]
+    assert bool(scale.is_lowest())
+    largest = LossScale(CPU, [2.0**24, 1999.0])
+    largest.update(good)
+    assert largest.fetch() == [2.0**24, 0.0]
+
+
+def test_the_loss_scale_is_saved_and_goes_on_where_it_was(build_model, padded_batches, tmp_path):
+    trainer = build_trainer(build_model(), "fp16", max_steps=2)
+    trainer.fit(padded_batches[:1], epochs=9, verbose=False)
+    stood = trainer.engine.loss_scale.fetch()
+    assert stood[1] == 2.0
+    checkpoint = trainer.save_checkpoint(tmp_path)
+    resumed = build_trainer(build_model(), "fp16", max_steps=3)
+    resumed.load_checkpoint(checkpoint)
+    assert resumed.state.loss_scale == stood
+    resumed.fit(padded_batches[:1], epochs=9, verbose=False)
+    assert resumed.engine.loss_scale.fetch() == [stood[0], 3.0]
