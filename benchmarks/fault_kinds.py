@@ -147,7 +147,7 @@ def run_with_bad_steps(words: list[str]) -> None:
     def poisoned(self: MaskedLanguageModel, corrupted: Any) -> Any:
         sums = loss_sums(self, corrupted)
         is_bad = self.training and current[0] % 9 == 5
-        return replace(sums, loss_sum=sums.loss_sum * math.nan) if is_bad else sums
+        return replace(sums, losses=sums.losses * math.nan) if is_bad else sums
 
     TrainStep.__call__, MaskedLanguageModel.loss_sums = noting, poisoned  # type: ignore[method-assign]
     run_command(words)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -226,7 +227,7 @@ def _sections() -> dict[str, type[Section]]:
 
 
 def test_every_section_is_looked_at() -> None:
-    assert {*_sections(), "preset"} == set(Config.model_fields)
+    assert {*_sections(), "preset", "objective"} == set(Config.model_fields)
 
 
 @pytest.mark.parametrize("section", sorted(_sections()))
@@ -258,3 +259,25 @@ def _shape_settings() -> set[str]:
     booleans = [name for name, field in ModelConfig.model_fields.items() if field.annotation == bool | None]
     every_shape |= dict.fromkeys(integers, 2) | dict.fromkeys(booleans, True)
     return set(ModelConfig(**every_shape).shape_overrides())
+
+
+@pytest.mark.parametrize(
+    ("phases", "complaint"),
+    [
+        ("[{mode: clm, until: 0.25}, {mode: mlm, until: 0.9}]", "the last phase ends at 0.9; it must end at 1"),
+        ("[{mode: clm}, {mode: mlm}]", "phase 1 has no 'until'"),
+        ("[{mode: clm, until: 0.5}, {mode: hybrid, until: 0.4}, {mode: mlm}]", "phase 2 ends at 0.4, phase 1 at 0.5"),
+        ("[{moed: clm}]", "unknown configuration key 'objective.0.moed'; did you mean 'mode'"),
+        ("[{mode: rtd}]", "configuration key 'objective.0.mode' is 'rtd'"),
+    ],
+)
+def test_a_plan_of_phases_that_does_not_fit_together_is_refused(phases: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=re.escape(complaint)):
+        load_config(None, [f"objective={phases}"])
+
+
+def test_phases_are_read_from_overrides_and_files_alike(tmp_path: Path) -> None:
+    config = load_config(None, ["objective=[{mode: clm, until: 0.25}, {mode: mlm}]"])
+    assert [(phase.mode, phase.until) for phase in config.objective] == [("clm", 0.25), ("mlm", None)]
+    config.save(tmp_path / "config.yaml")
+    assert load_config(tmp_path / "config.yaml") == config

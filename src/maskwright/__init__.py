@@ -25,6 +25,7 @@ _HOMES = {
     "ModernBertConfig": "maskwright.models.modernbert",
     "OptimizerConfig": "maskwright.sections.training",
     "PackedBatch": "maskwright.batch",
+    "ReplacedTokenDetection": "maskwright.objectives.replaced_tokens",
     "RunError": "maskwright.errors",
     "ScheduleConfig": "maskwright.sections.training",
     "TensorBoard": "maskwright.training.callbacks",

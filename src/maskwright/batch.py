@@ -32,6 +32,8 @@ class PackedBatch:
     token_type_ids: Tensor | None = None
     word_starts: Tensor | None = None
     """True at the first token of each word; None where words are not known."""
+    pair_labels: Tensor | None = None
+    """At the first token of a pair of segments 0 if the second follows the first, 1 if not; -100 elsewhere."""
 
     def __post_init__(self) -> None:
         if self.input_ids.ndim != 2:
@@ -120,7 +122,7 @@ def as_packed(batch: PackedBatch | Mapping[str, Tensor] | Tensor) -> PackedBatch
         raise InputError(f"a batch needs the key 'input_ids', found {found}")
     word_starts = batch.get("word_starts")
     if word_starts is None and "word_ids" in batch:
-        word_starts = _find_changes(batch["word_ids"])
+        word_starts = find_changes(batch["word_ids"])
     return from_padded(
         batch["input_ids"],
         batch.get("attention_mask"),
@@ -159,7 +161,7 @@ def to_padded(batch: PackedBatch) -> tuple[dict[str, Tensor], Tensor]:
     return inputs, index
 
 
-def _find_changes(values: Tensor) -> Tensor:
+def find_changes(values: Tensor) -> Tensor:
     """True where a value differs from the one before it in its row, and at the first of each row."""
     changes = torch.ones_like(values, dtype=torch.bool)
     changes[:, 1:] = values[:, 1:] != values[:, :-1]

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from maskwright.errors import InputError
 from maskwright.presets import PRESETS
 from maskwright.sections.base import Section, explain, read_value
 from maskwright.sections.data import AugmentationConfig, DataConfig, QualityConfig, TokenizerConfig
 from maskwright.sections.model import ModelConfig
+from maskwright.sections.objective import PhaseConfig, check_phases
 from maskwright.sections.training import MaskingConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.sections.translation import find_spellings, translate
 from maskwright.storage import write_text
@@ -41,6 +42,12 @@ class Config(Section):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
+    objective: list[PhaseConfig] = Field(
+        default_factory=list,
+        description="Phases, such as [{mode: clm, until: 0.25}, {mode: mlm}]; unset: training.mode throughout.",
+    )
+
+    _check_phases = field_validator("objective")(check_phases)
 
     @classmethod
     def from_preset(cls, name: str, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -113,7 +120,7 @@ def _build(layers: Sequence[Mapping[str, Any]]) -> Config:
 
 def _check_sections(values: Mapping[str, Any]) -> None:
     """Refuse a section that is a plain value before the next layer's keys would hide it."""
-    for name in Config.model_fields.keys() - {"preset"}:
+    for name in Config.model_fields.keys() - {"preset", "objective"}:
         value = values.get(name)
         if not isinstance(value, Mapping | Section | None):
             raise InputError(f"configuration key '{name}' is {value!r}: expected a section with keys of its own")

@@ -9,6 +9,10 @@ class RunError(RuntimeError):
     """Work that started could not be finished (exit 1)."""
 
 
+class FollowerError(RunError):
+    """A process ends because the main one did, which says why."""
+
+
 class RunInterruptedError(RunError):
     """A run was asked to end by a signal and saved its work; it exits as shells expect of that signal."""
 

@@ -31,6 +31,11 @@ class Stream(IntEnum):
     PACKING = 8
     PARTS = 9
     AUGMENTATION = 10
+    PAIR_CUT = 12
+    PAIR_PARTNER = 13
+    PAIR_LABEL = 14
+    SAMPLING = 11
+    OBJECTIVE = 15
 
 
 def compute_key(seed: int, epoch: int, stream: Stream) -> int:

@@ -19,6 +19,8 @@ SURFACE = {
     "train": {"settings", "--overwrite"},
     "doctor": {"settings", "--json"},
     "fill": {"model", "text", "--top-k", "--json"},
+    "eval": {"model", "suite", "sources", "--max-length", "--json"},
+    "generate": {"model", "text", "--max-new-tokens", "--temperature", "--top-k", "--seed"},
     "tokenizer": set(),
     "tokenizer train": {
         "sources",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def poison(model: MaskedLanguageModel, call: int, rank: int) -> None:
         if self.training:
             calls.append(1)
             if len(calls) == call and int(os.environ.get("RANK", "0")) == rank:
-                return type(sums)(sums.loss_sum * math.nan, sums.num_correct, sums.num_labelled)
+                return replace(sums, losses=sums.losses * math.nan)
         return sums
 
     # On the class: FSDP trains a copy of the model.

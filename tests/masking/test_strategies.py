@@ -77,3 +77,22 @@ def test_masking_is_one_graph_without_waiting_for_the_device(strategy, pack_word
     fields = (batch.input_ids, batch.document_ids, batch.positions, batch.sample_ids, batch.word_starts)
     compiled = torch.compile(mask, backend="eager", fullgraph=True)
     assert torch.equal(compiled(*fields), mask(*fields))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("strategy", ["token", "whole_word", "span"])
+@pytest.mark.parametrize("selection", ["exact", "bernoulli"])
+def test_masks_are_the_same_on_cpu_and_gpu_and_nothing_waits(strategy, selection, pack_words):
+    batch = pack_words([[(2 * row, [1, 3, 2] * 6), (2 * row + 1, [4, 1, 30])] for row in range(50)])
+    on_cpu = build_masker(*VOCABULARY, strategy=strategy, selection=selection).corrupt(batch, 0.2, 9, 1)
+    masker, there = build_masker(*VOCABULARY, strategy=strategy, selection=selection), batch.to("cuda")
+    masker.corrupt(there, 0.2, 0, 0)  # moves its tables
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        on_gpu = masker.corrupt(there, 0.2, 9, 1)
+        overflowing = on_gpu.num_overflowing()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(on_gpu.labels.cpu(), on_cpu.labels)
+    assert torch.equal(on_gpu.batch.input_ids.cpu(), on_cpu.batch.input_ids)
+    assert int(overflowing) == 0

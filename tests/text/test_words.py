@@ -16,12 +16,12 @@ from maskwright.text.words import build_boundaries
 
 TEXTS = [
     "The lighthouse keeper's daughter wasn't afraid: “storms,” she said, “pass.”",
-    "Die Donaudampfschifffahrt begann 1829; heute fährt man weiter – bis ans Meer!",
+    "Die Donaudampfschifffahrt begann 1829; heute fährt man weiter — bis ans Meer!",
     "L'été dernier, nous avons visité l'île d'Yeu (85350).",
     "小さな灯台は海のそばにあります。中文没有空格,标点除外。",
     "ภาษาไทยเขียนติดกันโดยไม่เว้นวรรค ระหว่างคำ",
     "हिन्दी में लिखा गया एक वाक्य।",
-    "Маяк стоит на берегу моря, и 3.14 — число.",
+    "Маяк стоит на скале над морем, и 3.14 — число.",
     "def f(x):\n    return x['key'] + 1  # spaces\n\n\treturn\n",
     "emoji 👩‍🔬🎉 and a tab\there   three spaces ",
 ]

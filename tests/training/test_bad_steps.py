@@ -47,10 +47,10 @@ def spoil(model, steps, where):
         calls.append(1)
         if len(calls) in steps:
             factor = torch.tensor(float("nan") if where == "loss" else 1.0)
-            total = sums.loss_sum * factor
+            total = sums.losses * factor
             if where == "gradient":
                 total.register_hook(lambda gradient: gradient * float("inf"))
-            return replace(sums, loss_sum=total)
+            return replace(sums, losses=total)
         return sums
 
     model.loss_sums = spoiled

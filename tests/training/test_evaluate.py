@@ -70,8 +70,8 @@ def test_loss_is_the_mean_cross_entropy_of_the_masked_tokens(build_model, build_
 
 
 def test_perplexity_is_the_exponential_of_the_loss():
-    assert Evaluation(2.5, 0.1, 10).perplexity == pytest.approx(math.exp(2.5))
-    assert math.isfinite(Evaluation(1e6, 0.0, 10).perplexity)
+    assert Evaluation({"loss": 2.5}, 10).perplexity == pytest.approx(math.exp(2.5))
+    assert math.isfinite(Evaluation({"loss": 1e6}, 10).perplexity)
 
 
 def test_no_batch_is_refused_and_nothing_masked_is_no_perfect_score(build_model):
@@ -94,6 +94,6 @@ def test_unigram_loss_equals_a_direct_count(build_model, build_loader):
     for batch in held_out.epoch(0):
         labels = model.corrupt(batch, seed=15, epoch=0, ratio=0.15).labels.flatten().tolist()
         losses += [-math.log((counts[label] + 1) / total) for label in labels if label != -100]
-    result = evaluate_unigram(model.masker, held_out.epoch(0), torch.tensor(counts))
+    result = evaluate_unigram(model, held_out.epoch(0), torch.tensor(counts))
     assert result == pytest.approx(sum(losses) / len(losses), rel=1e-9)
     assert evaluate(model, held_out.epoch(0)).num_masked == len(losses)

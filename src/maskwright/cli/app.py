@@ -11,11 +11,13 @@ import typer
 
 from maskwright import __version__
 from maskwright.cli.doctor import doctor
+from maskwright.cli.evaluate import evaluate
 from maskwright.cli.fill import fill
+from maskwright.cli.generate import generate
 from maskwright.cli.prepare import prepare_app
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
-from maskwright.errors import InputError, RunError, RunInterruptedError
+from maskwright.errors import FollowerError, InputError, RunError, RunInterruptedError
 
 _HELP = """Pre-train, adapt, evaluate and run masked-language-model encoders.
 
@@ -39,6 +41,8 @@ app = typer.Typer(
 app.command()(train)
 app.command()(doctor)
 app.command()(fill)
+app.command("eval")(evaluate)
+app.command()(generate)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(tokenizer_app)
 
@@ -67,7 +71,7 @@ def main() -> None:
         if debug:
             traceback.print_exc()
         message = " ".join(_describe(error).splitlines())
-        if message and _is_main_process():
+        if message and _speaks(error):
             typer.echo(f"error: {message}", err=True)
         code = _exit_code(error)
     if code == _INTERRUPTED:
@@ -81,9 +85,10 @@ def _exit_code(error: Exception) -> int:
     return 1 if isinstance(error, RunError | OSError) else 2
 
 
-def _is_main_process() -> bool:
-    """Of the processes that torchrun started, one speaks."""
-    return os.environ.get("RANK", "0") == "0"
+def _speaks(error: Exception) -> bool:
+    """Of the processes that torchrun started the main one speaks, and any whose failure is its own."""
+    is_shared = not isinstance(error, RunError) or isinstance(error, RunInterruptedError | FollowerError)
+    return os.environ.get("RANK", "0") == "0" or not is_shared
 
 
 def _is_expected(error: Exception) -> bool:

@@ -23,14 +23,9 @@ def fill(
     from dataclasses import asdict
 
     from maskwright.inference.fill_mask import fill_mask
-    from maskwright.models.pretrained import resolve_folder
-    from maskwright.objectives.masked_lm import MaskedLanguageModel
-    from maskwright.runs.model import check_vocabulary
-    from maskwright.text.tokenizer import load_tokenizer
+    from maskwright.runs.model import load_model
 
-    folder = resolve_folder(model)
-    language_model, tokenizer = MaskedLanguageModel.from_pretrained(folder), load_tokenizer(folder)
-    check_vocabulary(language_model, tokenizer)
+    language_model, tokenizer = load_model(model)
     answers = fill_mask(language_model, tokenizer, text, top_k)
     if as_json:
         typer.echo(json.dumps([[asdict(candidate) for candidate in candidates] for candidates in answers]))

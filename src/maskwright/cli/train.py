@@ -44,9 +44,15 @@ def train(
     folder = shlex.quote(str(run.folder.path))
     console.print(
         f"\n{run.folder.report_file}  curves, predictions and settings\nTry next:\n"
-        f'  maskwright fill {folder} "The for [MASK] is used to iterate over a sequence."\n'
+        f"  {_suggest_look(config.training.mode, folder)}\n"
         f"  maskwright train data.train=your.txt run.name=yours",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
+
+
+def _suggest_look(mode: str, folder: str) -> str:
+    if mode == "clm":
+        return f'maskwright generate {folder} "The for statement is"'
+    return f'maskwright fill {folder} "The for [MASK] is used to iterate over a sequence."'

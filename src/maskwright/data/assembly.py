@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from maskwright.batch import PackedBatch
-from maskwright.data.rows import NUM_SPECIALS
+from maskwright.data.rows import NUM_SPECIALS, RowPlan
 from maskwright.data.store import TokenStore
 
 Array = NDArray[np.int64]
@@ -33,16 +33,18 @@ class BatchAssembler:
         self._word_starts = np.ones(num_rows * row_length, dtype=bool) if with_words else None
 
     def add(
-        self,
-        rows: Array,
-        counts: Array,
-        store: TokenStore,
-        starts: Array,
-        lengths: Array,
-        sample_ids: Array,
+        self, rows: Array, counts: Array, store: TokenStore, plan: RowPlan, samples: Array, sample_ids: Array
     ) -> None:
-        """Put samples into rows: row `rows[i]` takes the next `counts[i]` of them."""
-        sizes = lengths + NUM_SPECIALS
+        """Put samples of a shard into rows: row `rows[i]` takes the next `counts[i]` of them."""
+        sizes = plan.samples.lengths[samples] + NUM_SPECIALS
+        target, positions, is_last = self._lay_out(rows, counts, sizes, sample_ids)
+        source = np.repeat(plan.samples.starts[samples] - 1, sizes) + positions
+        self._write(target, store, source, is_first=positions == 0, is_separator=is_last)
+
+    def _lay_out(
+        self, rows: Array, counts: Array, sizes: Array, sample_ids: Array
+    ) -> tuple[Array, Array, NDArray[np.bool_]]:
+        """Place documents of these sizes: for each of their tokens its place, its position and whether it is last."""
         ends = np.cumsum(sizes)
         first_samples = np.cumsum(counts) - counts
         row_begins = np.repeat((ends - sizes)[first_samples], counts)
@@ -50,22 +52,30 @@ class BatchAssembler:
 
         positions = np.arange(int(sizes.sum())) - np.repeat(ends - sizes, sizes)
         target = np.repeat(places, sizes) + positions
-        source = np.repeat(starts - 1, sizes) + positions
-        is_first, is_last = positions == 0, np.zeros(len(positions), dtype=bool)
+        is_last = np.zeros(len(positions), dtype=bool)
         is_last[ends - 1] = True
-        inside = ~(is_first | is_last)
-        tokens = np.empty(len(positions), dtype=np.int64)
-        tokens[inside] = store.ids[source[inside]]
-        tokens[is_first], tokens[is_last] = self._specials.cls, self._specials.sep
         documents = np.arange(len(sizes)) - np.repeat(first_samples, counts) + 1
-
-        self._input_ids[target] = tokens
         self._document_ids[target] = np.repeat(documents, sizes)
         self._positions[target] = positions
         self._sample_ids[target] = np.repeat(sample_ids, sizes)
+        return target, positions, is_last
+
+    def _write(
+        self,
+        target: Array,
+        store: TokenStore,
+        source: Array,
+        is_first: NDArray[np.bool_],
+        is_separator: NDArray[np.bool_],
+    ) -> None:
+        inside = ~(is_first | is_separator)
+        tokens = np.empty(len(target), dtype=np.int64)
+        tokens[inside] = store.ids[source[inside]]
+        tokens[is_first], tokens[is_separator] = self._specials.cls, self._specials.sep
+        self._input_ids[target] = tokens
         if self._word_starts is not None:
             assert store.word_bits is not None
-            self._word_starts[target[inside]] = _read_bits(store.word_bits, source[inside])
+            self._word_starts[target[inside]] = read_bits(store.word_bits, source[inside])
 
     def finish(self) -> PackedBatch:
         arrays = (self._input_ids, self._document_ids, self._positions, self._sample_ids)
@@ -75,6 +85,6 @@ class BatchAssembler:
         return replace(batch, word_starts=torch.from_numpy(self._word_starts.reshape(self._shape)))
 
 
-def _read_bits(bits: NDArray[np.uint8], places: Array) -> NDArray[np.bool_]:
+def read_bits(bits: NDArray[np.uint8], places: Array) -> NDArray[np.bool_]:
     """The bits at some places, as `np.packbits` lays them: the first is the highest of its byte."""
     return (bits[places >> 3] >> (7 - (places & 7)).astype(np.uint8)) & 1 == 1

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from maskwright.batch import PackedBatch
 from maskwright.data.assembly import BatchAssembler, SpecialIds
 from maskwright.data.order import EpochOrder
+from maskwright.data.pair_assembly import PairAssembler
+from maskwright.data.pairs import MIN_PAIR_TOKENS, NUM_PAIR_SPECIALS, PairDraws, Pairing
 from maskwright.data.prefetch import prefetch
 from maskwright.data.rows import NUM_SPECIALS, RowPlan
 from maskwright.data.shards import Shards, StoresInMemory
@@ -32,7 +34,8 @@ class PackedLoader:
     """Iterates a corpus epoch by epoch; each sample of a shard of weight 1 appears exactly once per epoch.
 
     `rows_per_batch` counts the rows of all ranks together: a rank gets its share of every batch, so what a batch holds
-    does not depend on the number of ranks. `with_words` adds `word_starts` to the batches, for masking by words.
+    does not depend on the number of ranks. `with_words` adds `word_starts` to the batches, for masking by words;
+    `pairing` makes samples pairs of segments, with `token_type_ids` and `pair_labels`.
     """
 
     def __init__(
@@ -51,9 +54,11 @@ class PackedLoader:
         world_size: int = 1,
         pin_memory: bool = False,
         with_words: bool = False,
+        pairing: Pairing | None = None,
     ) -> None:
-        if row_length <= NUM_SPECIALS:
-            raise InputError(f"the row length is {row_length}; it must be at least {NUM_SPECIALS + 1}")
+        shortest_row = NUM_SPECIALS + 1 if pairing is None else NUM_PAIR_SPECIALS + MIN_PAIR_TOKENS
+        if row_length < shortest_row:
+            raise InputError(f"the row length is {row_length}; it must be at least {shortest_row}")
         for name, value in (("rows per batch", rows_per_batch), ("packing window", window)):
             if value < 1:
                 raise InputError(f"the {name} is {value}; it must be at least 1")
@@ -71,6 +76,10 @@ class PackedLoader:
         if with_words:
             self.shards.check_words()
         self._with_words = with_words
+        if pairing is not None:
+            pairing.check(self.shards, row_length - NUM_PAIR_SPECIALS)
+        self._pairing = pairing
+        self._num_specials = NUM_SPECIALS if pairing is None else NUM_PAIR_SPECIALS
         self._specials = SpecialIds(cls_token_id, sep_token_id, pad_token_id)
         self._next_epoch = 0
         self._plan = lru_cache(maxsize=32)(self._build_plan)
@@ -102,14 +111,14 @@ class PackedLoader:
         return share
 
     def utilisation(self) -> float:
-        """The share of row places that hold a real token, in the first shard."""
+        """The share of row places that samples and their special tokens take, in the first shard."""
         plan = self._plan(self._first_shard)
-        num_tokens = int(plan.samples.lengths.sum()) + NUM_SPECIALS * len(plan.samples)
+        num_tokens = int(plan.samples.lengths.sum()) + self._num_specials * len(plan.samples)
         return num_tokens / (plan.num_rows * self.row_length)
 
     def build_batch(self, rows: Sequence[Sequence[int]]) -> PackedBatch:
         """A batch of chosen samples of the first shard, by their numbers, row by row."""
-        assembler = BatchAssembler(len(rows), self.row_length, self._specials, self._with_words)
+        assembler = self._build_assembler(len(rows), epoch=0)
         samples = np.asarray([sample for row in rows for sample in row], dtype=np.int64)
         counts = np.asarray([len(row) for row in rows], dtype=np.int64)
         self._add(assembler, self._first_shard, np.arange(len(rows)), samples, counts, np.zeros_like(samples))
@@ -121,13 +130,21 @@ class PackedLoader:
             located = order.locate(start, start + self.rows_per_batch)
             # Where rows are too few for all ranks, some get a row of padding, so that all take the same steps.
             num_rows = math.ceil(located.shape[1] / self.world_size)
-            batch = self._assemble(num_rows, *located[:, self.rank :: self.world_size])
+            assembler = self._build_assembler(num_rows, epoch)
+            batch = self._assemble(assembler, *located[:, self.rank :: self.world_size])
             yield batch.pin_memory() if self._pin_memory else batch
 
+    def _build_assembler(self, num_rows: int, epoch: int) -> BatchAssembler:
+        arguments = (num_rows, self.row_length, self._specials, self._with_words)
+        if self._pairing is None:
+            return BatchAssembler(*arguments)
+        # What is not shuffled is the same in every epoch and run, as an evaluation needs it.
+        draws = PairDraws(self.seed, epoch) if self.shuffle else PairDraws(0, 0)
+        return PairAssembler(*arguments, pairing=self._pairing, draws=draws)
+
     def _assemble(
-        self, num_rows: int, shards: NDArray[np.int64], rows: NDArray[np.int64], passes: NDArray[np.int64]
+        self, assembler: BatchAssembler, shards: NDArray[np.int64], rows: NDArray[np.int64], passes: NDArray[np.int64]
     ) -> PackedBatch:
-        assembler = BatchAssembler(num_rows, self.row_length, self._specials, self._with_words)
         for shard in dict.fromkeys(shards.tolist()):
             places = np.nonzero(shards == shard)[0]
             samples, counts = self._plan(shard).samples_of(rows[places])
@@ -143,10 +160,8 @@ class PackedLoader:
         counts: NDArray[np.int64],
         passes: NDArray[np.int64],
     ) -> None:
-        index = self._plan(shard).samples
         numbers = (passes << _PASS_BITS) + (shard << _SHARD_BITS) + samples
-        store = self.shards.store(shard)
-        assembler.add(places, counts, store, index.starts[samples], index.lengths[samples], numbers)
+        assembler.add(places, counts, self.shards.store(shard), self._plan(shard), samples, numbers)
 
     @property
     def _first_shard(self) -> int:
@@ -156,14 +171,16 @@ class PackedLoader:
         return EpochOrder(self._row_counts, self.shards.weights, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
 
     def _build_plan(self, shard: int) -> RowPlan:
-        return RowPlan.build(self.shards.store(shard), self.row_length, self.window)
+        return RowPlan.build(self.shards.store(shard), self.row_length, self.window, self._num_specials)
 
     def _count_rows(self) -> list[int]:
-        known = self.shards.row_counts(self.row_length, self.window)
+        # What shards remember is how many rows plain samples take; pairs take others.
+        known = self.shards.row_counts(self.row_length, self.window) if self._pairing is None else None
         if known is not None:
             return known
         counts = [self._plan(shard).num_rows for shard in range(self.shards.num_shards)]
-        self.shards.remember_row_counts(self.row_length, self.window, counts)
+        if self._pairing is None:
+            self.shards.remember_row_counts(self.row_length, self.window, counts)
         return counts
 
 

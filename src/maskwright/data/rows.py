@@ -7,6 +7,7 @@ position of an epoch reachable without going through those before it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +29,10 @@ class RowPlan:
     ends: NDArray[np.int64]
 
     @classmethod
-    def build(cls, store: TokenStore, row_length: int, window: int) -> RowPlan:
+    def build(cls, store: TokenStore, row_length: int, window: int, num_specials: int = NUM_SPECIALS) -> RowPlan:
         """Mix the samples, and pack `window` of them at a time by best fit."""
-        samples = SampleIndex.build(store, row_length - NUM_SPECIALS)
-        sizes = samples.lengths + NUM_SPECIALS
+        samples = SampleIndex.build(store, row_length - num_specials)
+        sizes = samples.lengths + num_specials
         mixed = permutation(len(samples), compute_key(0, 0, Stream.PACKING)).numpy()
         order, counts = [mixed[:0]], []
         for start in range(0, len(mixed), window):
@@ -44,6 +45,11 @@ class RowPlan:
     @property
     def num_rows(self) -> int:
         return len(self.ends)
+
+    @cached_property
+    def by_length(self) -> NDArray[np.int64]:
+        """The samples from the shortest to the longest."""
+        return np.argsort(self.samples.lengths, kind="stable")
 
     def samples_of(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The samples of some rows one after another, and how many each row has."""

@@ -85,6 +85,8 @@ def _predict(model: MaskedLanguageModel, ids: list[int]) -> torch.Tensor:
     device = next(model.parameters()).device
     with evaluation_mode(model):
         logits = model(input_ids=torch.tensor([ids], device=device)).logits
+    if model.predicts_next:  # the answer for a token stands one place before it
+        logits = logits.roll(1, dims=1)
     return logits[0].float().cpu()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
+from maskwright.models.encoding import encode
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer
 from maskwright.training.modes import evaluation_mode
@@ -116,11 +117,15 @@ def build_prediction_view(
         raise InputError(f"num_samples is {num_samples}; it must be at least 1")
     tokenizer = as_tokenizer(tokenizer)
     batch = as_packed(inputs).to(next(mlm_model.parameters()).device)
-    corrupted = mlm_model.corrupt(batch, seed, 0, ratio=mask_ratio)
+    ratio = mlm_model.mask_ratio if mask_ratio is None else mask_ratio
+    corrupted = mlm_model.corrupt_for_evaluation(batch, seed, ratio)
     with evaluation_mode(mlm_model):
-        best = mlm_model(corrupted.batch).logits.argmax(dim=-1)
-    predicted = torch.where(corrupted.selected, best, batch.input_ids)
-    correct = corrupted.selected & (predicted == batch.input_ids)
+        best = mlm_model.predict(encode(mlm_model.encoder, corrupted.batch, corrupted.is_causal)).argmax(dim=-1)
+    selected = corrupted.selected
+    if mlm_model.predicts_next:  # the answer for a token stands one place before it
+        best, selected = best.roll(1, dims=1), selected.roll(1, dims=1)
+    predicted = torch.where(selected, best, batch.input_ids)
+    correct = selected & (predicted == batch.input_ids)
     samples = []
     for row, document in _first_documents(batch, num_samples):
         ids = batch.input_ids[row]
@@ -130,7 +135,7 @@ def build_prediction_view(
             original=split_text(tokenizer, ids[place].tolist()),
             masked=split_text(tokenizer, corrupted.batch.input_ids[row][place].tolist()),
             predicted=split_text(tokenizer, predicted[row][place].tolist()),
-            selected=corrupted.selected[row][place].tolist(),
+            selected=selected[row][place].tolist(),
             correct=correct[row][place].tolist(),
         )
         samples.append(sample)

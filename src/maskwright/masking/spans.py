@@ -12,18 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import PackedBatch, find_changes
 from maskwright.errors import InputError
+from maskwright.masking.draws import low_bits
 from maskwright.masking.tokens import Masker, Selection
-from maskwright.masking.units import (
-    MAX_WORD_TOKENS,
-    Units,
-    WordLayout,
-    find_document_starts,
-    find_last,
-    lay_out_words,
-)
-from maskwright.randomness import Stream, compute_key, random_uint32, threshold
+from maskwright.masking.units import MAX_WORD_TOKENS, Units, WordLayout, find_last, lay_out_words
+from maskwright.randomness import threshold
 
 DEFAULT_SPAN_P = 0.2
 DEFAULT_SPAN_MAX_WORDS = 10
@@ -64,35 +58,11 @@ class SpanMasker(Masker):
         """With exact selection the last span is cut at a word, so it is words that make the number inexact."""
         return MAX_WORD_TOKENS * (self.span_max_words if self.selection == "bernoulli" else 1)
 
-    def _group(self, batch: PackedBatch, is_maskable: Tensor, seed: int, epoch: int) -> Units:
+    def _group(self, batch: PackedBatch, is_maskable: Tensor, hashes: Tensor) -> Units:
         word = lay_out_words(batch, is_maskable)
-        places = torch.arange(word.offsets.shape[1], device=word.offsets.device).expand_as(word.offsets)
-        begins = self._find_span_starts(batch, word, is_maskable, places, compute_key(seed, epoch, Stream.SELECTION))
-        first_positions = batch.positions.gather(1, find_last(begins, places))
-        return Units(first_positions, first_positions, word)
-
-    def _find_span_starts(
-        self, batch: PackedBatch, word: WordLayout, is_maskable: Tensor, places: Tensor, key: int
-    ) -> Tensor:
-        """Lengths are drawn for the first, second, ... span of a document; their sums say which words begin one."""
-        document_starts = find_last(find_document_starts(batch), places)
-        is_word_start = is_maskable & (word.offsets == 0)
-        span_numbers = places - document_starts
-        draws = random_uint32(compute_key(key, 0, Stream.PARTS), batch.sample_ids, span_numbers)
-        lengths = 1 + torch.bucketize(draws, self._length_bounds, right=True)
-        first_words = _sum_before(lengths, document_starts) + lengths
-
-        # Words and spans of a document are numbered from its first place on, as it has no more of them than places.
-        length = places.shape[1]
-        slots = document_starts + first_words
-        is_inside = (slots < length) & (document_starts.gather(1, slots.clamp(max=length - 1)) == document_starts)
-        begins_span = torch.zeros(places.shape[0], length + 1, dtype=torch.bool, device=places.device)
-        begins_span.scatter_(1, torch.where(is_inside, slots, length), True)
-        word_slots = document_starts + _sum_before(is_word_start.long(), document_starts)
-        starts = is_word_start & begins_span.gather(1, word_slots)
-        starts |= ~is_maskable
-        starts[:, 1:] |= ~is_maskable[:, :-1]
-        return starts | (places == document_starts)
+        lengths = 1 + torch.bucketize(low_bits(hashes), self._length_bounds, right=True)
+        first_places = find_last(_find_span_starts(batch, word, is_maskable, lengths))
+        return Units(word, first_places, first_places)
 
     def _move_tables(self, device: torch.device) -> None:
         super()._move_tables(device)
@@ -109,7 +79,21 @@ def compute_length_bounds(span_p: float, max_words: int) -> list[int]:
     return [threshold((1.0 - (1.0 - span_p) ** words) / total) for words in range(1, max_words)]
 
 
-def _sum_before(values: Tensor, document_starts: Tensor) -> Tensor:
-    """The sum over those tokens of the same document that come before each token."""
-    before = values.cumsum(dim=1) - values
-    return before - before.gather(1, document_starts)
+def _find_span_starts(batch: PackedBatch, word: WordLayout, is_maskable: Tensor, lengths: Tensor) -> Tensor:
+    """True at the first token of each span.
+
+    The lengths that stand at a document's first, second, ... token are those of its first, second, ... span. Words have
+    numbers in their document, and a span is known by its first word. Such a number, counted from the document's first
+    place, is a place too; what a span at the document's end leaves over reaches into the next one, which prevails.
+    """
+    document_starts = find_last(find_changes(batch.document_ids))
+    is_word_start = is_maskable & (word.offsets == 0)
+    counts = torch.stack([lengths, is_word_start.long()])
+    counts_before = counts.cumsum(dim=2) - counts
+    counts_before -= counts_before.gather(2, document_starts.expand_as(counts))
+    span_slots, word_slots = counts_before + document_starts
+
+    num_rows, length = lengths.shape
+    owners = torch.full((num_rows, length + 1), -1, device=lengths.device)
+    owners.scatter_reduce_(1, span_slots.clamp(max=length), document_starts, "amax")
+    return word.is_cut | (is_word_start & (owners.gather(1, word_slots) == document_starts))

@@ -18,12 +18,14 @@ from torch import Tensor
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch
 from maskwright.errors import InputError
+from maskwright.masking.draws import hash_positions, hash_samples, high_bits
 from maskwright.masking.exact import select_exact_share
 from maskwright.masking.units import Units
-from maskwright.randomness import Stream, compute_key, random_below, random_uint32, threshold
+from maskwright.randomness import Stream, compute_key, threshold
 
 Selection = Literal["exact", "bernoulli"]
 Strategy = Literal["token", "whole_word", "span"]
+_STREAMS = (Stream.ROUNDING, Stream.SELECTION, Stream.CORRUPTION, Stream.REPLACEMENT)
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,17 @@ class CorruptedBatch:
     """(B, S) original ids where a token was chosen, -100 elsewhere."""
     num_slots: int
     """More slots than tokens were chosen, whatever the batch: the static size of the prediction head's input."""
+    is_causal: Tensor | None = None
+    """(B, S) true for tokens that may see only what comes before them; unset, all see both sides."""
 
     @property
     def selected(self) -> Tensor:
         return self.labels != IGNORED_LABEL
+
+    @property
+    def counts(self) -> Tensor:
+        """(1,) the tokens that the loss will be a sum over."""
+        return self.selected.sum()[None]
 
     def num_overflowing(self) -> Tensor:
         """Chosen tokens that find no slot, left on the device; more than 0 is next to impossible."""
@@ -76,8 +85,8 @@ class Masker(ABC):
         """The most tokens that one draw decides on."""
 
     @abstractmethod
-    def _group(self, batch: PackedBatch, is_maskable: Tensor, seed: int, epoch: int) -> Units:
-        """What is chosen as one."""
+    def _group(self, batch: PackedBatch, is_maskable: Tensor, hashes: Tensor) -> Units:
+        """What is chosen as one; the low bits of `hashes` are free to use."""
 
     def settings(self) -> dict[str, Any]:
         """How it masks, as arguments of `build_masker`."""
@@ -101,28 +110,27 @@ class Masker(ABC):
             raise InputError(f"the mask ratio is {ratio}; it must lie in [0, 1]")
         self._move_tables(batch.input_ids.device)
         is_maskable = ~(self._is_special[batch.input_ids] | batch.is_padding)
-        units = self._group(batch, is_maskable, seed, epoch)
-        selected = self._select(batch, units, is_maskable, ratio, seed, epoch)
-        labels = torch.where(selected, batch.input_ids, IGNORED_LABEL)
+        sample_hashes = hash_samples(batch.sample_ids, [compute_key(seed, epoch, stream) for stream in _STREAMS])
+        hashes = hash_positions(sample_hashes[1:], batch.positions)
+        draws, fates, replacements = high_bits(hashes)
+        units = self._group(batch, is_maskable, hashes[0])
+        if units.draw_places is not None:
+            draws = draws.gather(1, units.draw_places)
+        if units.fate_places is not None:
+            fates = fates.gather(1, units.fate_places)
 
-        fate_key = compute_key(seed, epoch, Stream.CORRUPTION)
-        fate = random_uint32(fate_key, batch.sample_ids, units.fate_positions)
-        replacement_key = compute_key(seed, epoch, Stream.REPLACEMENT)
-        drawn = random_below(len(self._drawable_ids), replacement_key, batch.sample_ids, batch.positions)
-        replaced = torch.where(fate < threshold(self.random_token_ratio), self._drawable_ids[drawn], self.mask_token_id)
-        stays = ~selected | (fate >= threshold(1.0 - self.unchanged_ratio))
+        if self.selection == "bernoulli":
+            selected = is_maskable & (draws < threshold(ratio))
+        else:
+            rounding = high_bits(sample_hashes[0])
+            selected = select_exact_share(batch.document_ids, is_maskable, draws, rounding, ratio, units.word)
+        labels = torch.where(selected, batch.input_ids, IGNORED_LABEL)
+        drawn = self._drawable_ids[(replacements * len(self._drawable_ids)) >> 32]
+        replaced = torch.where(fates < threshold(self.random_token_ratio), drawn, self.mask_token_id)
+        stays = ~selected | (fates >= threshold(1.0 - self.unchanged_ratio))
         corrupted = torch.where(stays, batch.input_ids, replaced.to(batch.input_ids.dtype))
         num_slots = compute_num_slots(labels.numel(), ratio, self.max_unit_tokens)
         return CorruptedBatch(batch.with_input_ids(corrupted), labels, num_slots)
-
-    def _select(
-        self, batch: PackedBatch, units: Units, is_maskable: Tensor, ratio: float, seed: int, epoch: int
-    ) -> Tensor:
-        draws = random_uint32(compute_key(seed, epoch, Stream.SELECTION), batch.sample_ids, units.draw_positions)
-        if self.selection == "bernoulli":
-            return is_maskable & (draws < threshold(ratio))
-        rounding = random_uint32(compute_key(seed, epoch, Stream.ROUNDING), batch.sample_ids)
-        return select_exact_share(batch.document_ids, is_maskable, draws, rounding, ratio, units.word)
 
     def _move_tables(self, device: torch.device) -> None:
         if self._is_special.device != device:
@@ -140,8 +148,8 @@ class TokenMasker(Masker):
     def token_masker(self) -> TokenMasker:
         return self
 
-    def _group(self, batch: PackedBatch, is_maskable: Tensor, seed: int, epoch: int) -> Units:
-        return Units(batch.positions, batch.positions)
+    def _group(self, batch: PackedBatch, is_maskable: Tensor, hashes: Tensor) -> Units:
+        return Units()
 
 
 def compute_num_slots(num_tokens: int, ratio: float, max_unit_tokens: int = 1) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import PackedBatch, find_changes
 from maskwright.errors import InputError
 
 MAX_WORD_TOKENS = 8
@@ -18,22 +18,26 @@ MAX_WORD_TOKENS = 8
 class WordLayout:
     """Where each token stands in its word; (B, S) each."""
 
+    first_places: Tensor
+    """Where in the row its word begins."""
     offsets: Tensor
     """How many tokens of its word come before it."""
     sizes: Tensor
     """How many tokens its word has."""
+    is_cut: Tensor
+    """True where a word begins whatever the tokenizer says: where a document does, and around special tokens."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """Positions whose random numbers decide on each token; (B, S) each."""
+    """Places in the row, (B, S), whose random numbers decide on each token; None: the token's own."""
 
-    draw_positions: Tensor
-    """For being chosen: the same for all tokens that are chosen together."""
-    fate_positions: Tensor
-    """For becoming [MASK], a random token or nothing."""
     word: WordLayout | None = None
     """What is never cut when a document's quota ends; None: single tokens."""
+    draw_places: Tensor | None = None
+    """For being chosen: the same for all tokens that are chosen together."""
+    fate_places: Tensor | None = None
+    """For becoming [MASK], a random token or nothing."""
 
 
 def lay_out_words(batch: PackedBatch, is_maskable: Tensor) -> WordLayout:
@@ -43,23 +47,19 @@ def lay_out_words(batch: PackedBatch, is_maskable: Tensor) -> WordLayout:
             "the batch does not say where words begin; build its loader with with_words=True, give a padded dictionary"
             " 'word_starts' or 'word_ids', or mask by tokens"
         )
-    is_cut = find_document_starts(batch) | ~is_maskable
-    begins = batch.word_starts.bool() | is_cut
-    begins[:, 1:] |= ~is_maskable[:, :-1]
-    places = torch.arange(begins.shape[1], device=begins.device).expand_as(begins)
-    offsets = (places - find_last(begins, places)) % MAX_WORD_TOKENS
+    is_cut = find_changes(torch.where(is_maskable, batch.document_ids, -1)) | ~is_maskable
+    places = list_places(is_cut)
+    offsets = (places - find_last(batch.word_starts | is_cut)) % MAX_WORD_TOKENS
     first_places = places - offsets
     sizes = torch.zeros_like(places).scatter_add_(1, first_places, torch.ones_like(places)).gather(1, first_places)
-    return WordLayout(offsets, sizes)
+    return WordLayout(first_places, offsets, sizes, is_cut)
 
 
-def find_document_starts(batch: PackedBatch) -> Tensor:
-    """True at the first token of each document, and of each stretch of padding."""
-    starts = torch.ones_like(batch.document_ids, dtype=torch.bool)
-    starts[:, 1:] = batch.document_ids[:, 1:] != batch.document_ids[:, :-1]
-    return starts
+def list_places(like: Tensor) -> Tensor:
+    """(B, S) the place of each token in its row."""
+    return torch.arange(like.shape[1], device=like.device).expand(like.shape)
 
 
-def find_last(flags: Tensor, places: Tensor) -> Tensor:
-    """For each place the last one up to it that has the flag; the first of a row counts as having it."""
-    return torch.where(flags, places, 0).cummax(dim=1).values
+def find_last(flags: Tensor) -> Tensor:
+    """For each token the last place up to it that has the flag; the first of a row counts as having it."""
+    return torch.where(flags, list_places(flags), 0).cummax(dim=1).values

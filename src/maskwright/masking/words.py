@@ -15,6 +15,6 @@ class WordMasker(Masker):
     strategy = "whole_word"
     max_unit_tokens = MAX_WORD_TOKENS
 
-    def _group(self, batch: PackedBatch, is_maskable: Tensor, seed: int, epoch: int) -> Units:
+    def _group(self, batch: PackedBatch, is_maskable: Tensor, hashes: Tensor) -> Units:
         word = lay_out_words(batch, is_maskable)
-        return Units(batch.positions - word.offsets, batch.positions, word)
+        return Units(word, draw_places=word.first_places)

@@ -13,11 +13,34 @@ from maskwright.batch import IGNORED_LABEL
 
 @dataclass(frozen=True)
 class LossSums:
-    """Sums over the labelled tokens of some batch; adding them up is exact for any split of the data."""
+    """Sums over the tokens of some batch; adding them up is exact for any split of the data.
 
-    loss_sum: Tensor
-    num_correct: Tensor
-    num_labelled: Tensor
+    K parts of the loss, J figures for the metrics.
+    """
+
+    losses: Tensor
+    """(K,), differentiable."""
+    counts: Tensor
+    """(K,), the tokens that each part is a sum over."""
+    figures: Tensor
+    """(J,)"""
+
+    @classmethod
+    def of_tokens(cls, loss_sum: Tensor, num_labelled: Tensor, num_correct: Tensor) -> LossSums:
+        """One part, with the right answers as its figure."""
+        return cls(loss_sum[None], num_labelled[None], num_correct[None])
+
+    @property
+    def loss_sum(self) -> Tensor:
+        return self.losses[0]
+
+    @property
+    def num_labelled(self) -> Tensor:
+        return self.counts[0]
+
+    @property
+    def num_correct(self) -> Tensor:
+        return self.figures[0]
 
 
 def gather_labelled(hidden: Tensor, labels: Tensor, capacity: int | None = None) -> tuple[Tensor, Tensor]:
@@ -44,7 +67,7 @@ def compute_loss_sums(logits: Tensor, labels: Tensor) -> LossSums:
     logits = logits.float()
     with torch.no_grad():
         num_correct = (logits.argmax(dim=-1) == labels).sum()
-    return LossSums(
+    return LossSums.of_tokens(
         loss_sum=F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED_LABEL),
         num_correct=num_correct,
         num_labelled=(labels != IGNORED_LABEL).sum(),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -21,15 +21,24 @@ from maskwright.models.init import init_weights
 from maskwright.models.layers import ACTIVATIONS, build_activation
 from maskwright.models.output import MaskedLMOutput
 from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
+from maskwright.objectives.next_tokens import shift_left
+from maskwright.objectives.objective import Objective
+from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.suggestions import suggest
 
 
-class MaskedLanguageModel(nn.Module):
+class MaskedLanguageModel(Objective):
     """A masked-language-model head and objective around any encoder.
 
     The encoder needs `hidden_size` and must return `last_hidden_state` of shape (batch, length, hidden_size). The
     output projection shares the encoder's embedding table where the two have the same shape.
     """
+
+    num_figures = 1
+    mode: ClassVar[str] = "mlm"
+    accuracy_name: ClassVar[str] = "mlm_accuracy"
+    predicts_next: ClassVar[bool] = False
+    """Whether the answer for a token stands one place before it."""
 
     def __init__(
         self,
@@ -139,13 +148,18 @@ class MaskedLanguageModel(nn.Module):
             batch = as_packed(input_ids)
         if batch is not input_ids:
             self._check_length(batch)
-        hidden = encode(self.encoder, batch)
+        hidden = encode(self.encoder, batch, self.find_causal(batch))
         output = MaskedLMOutput()
         if labels is not None:
+            labels = shift_left(labels, batch) if self.predicts_next else labels
             output["loss"] = _mean_loss(self._score(hidden, labels))
         if labels is None or not self.training:
             output["logits"] = self.predict(hidden)
         return output
+
+    def find_causal(self, batch: PackedBatch) -> Tensor | None:
+        """(B, S) true for tokens that `forward` lets see only what comes before them; None when all see both sides."""
+        return None
 
     def _check_length(self, padded: PackedBatch) -> None:
         """Say it before the position table is overrun; the positions of a packed batch are its loader's business."""
@@ -160,15 +174,26 @@ class MaskedLanguageModel(nn.Module):
         """Vocabulary logits (..., V) of hidden states (..., D)."""
         return self.mlm_output(self.mlm_norm(self.mlm_dropout(self.mlm_activation(self.mlm_dense(hidden)))))
 
-    def corrupt(self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None) -> CorruptedBatch:
+    def corrupt(
+        self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
+    ) -> CorruptedBatch:
         """Mask a batch; the result depends on (seed, epoch, sample, position) and the ratio alone."""
         return self.masker.corrupt(batch, self.mask_ratio if ratio is None else ratio, seed, epoch)
+
+    def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
+        return self.token_masker.corrupt(batch, ratio, seed, 0)
 
     def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
         """The objective: loss and hits summed over the masked tokens of a corrupted batch."""
         # Static slots keep a GPU from waiting for the host; a CPU has nothing to wait for and skips the empty ones.
         capacity = corrupted.num_slots if corrupted.labels.is_cuda else None
-        return self._score(encode(self.encoder, corrupted.batch), corrupted.labels, capacity)
+        hidden = encode(self.encoder, corrupted.batch, corrupted.is_causal)
+        return self._score(hidden, corrupted.labels, capacity)
+
+    def compute_metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        loss_sum, num_labelled, num_correct = sums
+        count = num_labelled or float("nan")
+        return {"loss": loss_sum / count, self.accuracy_name: num_correct / count}
 
     def compute_loss(self, y: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """Mean cross-entropy of logits (B, S, V) against ids (B, S), where `sample_weight` is true or y is not -100."""
@@ -194,18 +219,25 @@ class MaskedLanguageModel(nn.Module):
         others = dict(inputs) if isinstance(inputs, Mapping) else {}
         return {**others, "input_ids": corrupted.batch.input_ids}, corrupted.labels, corrupted.selected
 
-    def save_pretrained(self, folder: str | Path, tokenizer: Any = None) -> None:
-        """Write the whole model (and its tokenizer, if given) as a folder of safetensors and JSON."""
-        from maskwright.objectives.saving import save_masked_lm
+    def snapshot(self, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
+        from maskwright.objectives.saving import snapshot_masked_lm
 
-        save_masked_lm(folder, self, tokenizer)
+        return snapshot_masked_lm(self, tokenizer, wait)
+
+    def load_weights(self, folder: Path) -> None:
+        from maskwright.objectives.saving import fill_masked_lm
+
+        fill_masked_lm(self, folder)
 
     @classmethod
     def from_pretrained(cls, folder_or_id: str | Path, encoder: nn.Module | None = None) -> MaskedLanguageModel:
-        """Load a saved model; one around an encoder of your own needs that encoder, built as it was, as `encoder`."""
+        """Load a saved model, as the kind it was trained as unless a subclass is asked for it.
+
+        One around an encoder of your own needs that encoder, built as it was, as `encoder`.
+        """
         from maskwright.objectives.saving import load_masked_lm
 
-        return load_masked_lm(folder_or_id, encoder)
+        return load_masked_lm(folder_or_id, encoder, None if cls is MaskedLanguageModel else cls)
 
 
 def _mean_loss(sums: LossSums) -> Tensor:

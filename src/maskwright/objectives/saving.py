@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +24,14 @@ from maskwright.models.pretrained import (
     read_model_folder,
     read_own_settings,
     resolve_folder,
-    write_model_folder,
 )
+from maskwright.objectives.kinds import Build, describe_objective, find_objective
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer, has_tokenizer, load_tokenizer
+from maskwright.objectives.snapshot import ModelSnapshot
+from maskwright.text.tokenizer import as_tokenizer, has_tokenizer, load_tokenizer
 
 CUSTOM_TYPE = "maskwright_custom"
 _OUTPUT_WEIGHT = "mlm_output.weight"
-
-
-@dataclass(frozen=True)
-class ModelSnapshot:
-    """A whole model as its files will hold it, independent of the model's further changes."""
-
-    config: dict[str, Any]
-    weights: State
-    tokenizer: Tokenizer | None
-
-    def write(self, folder: Path) -> None:
-        write_model_folder(folder, self.config, self.weights)
-        if self.tokenizer is not None:
-            self.tokenizer.save(folder)
 
 
 def snapshot_masked_lm(model: MaskedLanguageModel, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
@@ -57,27 +43,31 @@ def snapshot_masked_lm(model: MaskedLanguageModel, tokenizer: Any = None, wait: 
     else:
         config = {"model_type": CUSTOM_TYPE, "encoder_class": type(model.encoder).__name__, OWN_KEY: {}}
         weights = {name: tensor for name, tensor in model.state_dict().items() if not _is_shared(model, name)}
-    config[OWN_KEY]["masked_lm"] = _settings(model)
+    config[OWN_KEY] |= {"masked_lm": _settings(model), "objective": describe_objective(model)}
     if tokenizer is not None:
         config |= {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
         config |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
     return ModelSnapshot(config, copy_to_cpu(weights, wait), tokenizer)
 
 
-def save_masked_lm(folder: str | Path, model: MaskedLanguageModel, tokenizer: Any = None) -> None:
-    snapshot_masked_lm(model, tokenizer).write(Path(folder))
-
-
-def load_masked_lm(folder_or_id: str | Path, encoder: nn.Module | None = None) -> MaskedLanguageModel:
+def load_masked_lm(
+    folder_or_id: str | Path,
+    encoder: nn.Module | None = None,
+    build: Build | None = None,
+) -> MaskedLanguageModel:
+    """`build` makes the model out of an encoder and settings; unset, it becomes what it was trained as."""
     folder = resolve_folder(folder_or_id)
     config, weights = read_model_folder(folder)
     settings = _read_settings(config, folder)
+    build = build or find_objective(config)
+    config["is_decoder"] = False  # said by the class that is built
     if config.get("model_type") != CUSTOM_TYPE:
         _check_has_head(find_family(config, folder), weights, folder)
         settings = {**_guess_settings(folder, config), **settings}
-        model = _build(build_encoder(config, folder), settings, is_tied=config.get("tie_word_embeddings", True))
+        is_tied = config.get("tie_word_embeddings", True)
+        model = build(build_encoder(config, folder), tie_word_embeddings=is_tied, **settings)
     elif encoder is not None:
-        model = _build(encoder, settings, is_tied=_OUTPUT_WEIGHT not in weights)
+        model = build(encoder, tie_word_embeddings=_OUTPUT_WEIGHT not in weights, **settings)
     else:
         raise InputError(
             f"{folder / CONFIG_FILE} is a model around a {config.get('encoder_class')}; build that encoder and"
@@ -87,7 +77,7 @@ def load_masked_lm(folder_or_id: str | Path, encoder: nn.Module | None = None) -
     return model.eval()
 
 
-def load_weights(model: MaskedLanguageModel, folder: Path) -> None:
+def fill_masked_lm(model: MaskedLanguageModel, folder: Path) -> None:
     """Fill a model of the same shape from a saved one."""
     _fill(model, read_model_folder(folder)[1], folder)
 
@@ -116,6 +106,10 @@ def _describe(model: MaskedLanguageModel, encoder: PackedEncoder) -> dict[str, A
     else:
         is_expressible &= model.mlm_norm.eps == config.layer_norm_eps
         is_expressible &= model.mlm_head_activation == config.hidden_act
+    if model.mode == "clm" and family_of(encoder).model_type == "bert":
+        head |= {"is_decoder": True, "architectures": ["BertLMHeadModel"]}
+    else:
+        is_expressible &= not model.predicts_next
     return describe_encoder(encoder, with_head=True, is_expressible=is_expressible) | head
 
 
@@ -191,7 +185,3 @@ def _read_settings(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         if not isinstance(value, expected) or isinstance(value, bool):
             raise InputError(f"{folder / CONFIG_FILE}: '{name}' is {value!r}, which is no setting of a model")
     return settings
-
-
-def _build(encoder: nn.Module, settings: Mapping[str, Any], is_tied: bool) -> MaskedLanguageModel:
-    return MaskedLanguageModel(encoder, tie_word_embeddings=is_tied, **settings)

@@ -19,6 +19,15 @@ from maskwright.storage import read_json, write_text
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.trackers import TRACKERS_FOLDER
 
+_FREE_TO_CHANGE = {
+    "training.activation_checkpointing",
+    "training.dead_process_seconds",
+    "training.device",
+    "training.micro_batch_tokens",
+    "training.parallel",
+    "training.precision",  # the checkpoint knows the one it was computed in
+}
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -152,10 +161,10 @@ def _unwritable(path: Path, reason: str | None) -> InputError:
 
 
 def _check_same_config(run: RunFolder, config: Config) -> None:
-    """An unfinished run goes on only under the settings it was started with."""
+    """An unfinished run goes on only under the settings it was started with, those that change no result aside."""
     started = flatten(load_config(run.config_file).model_dump(by_alias=True))
     asked = flatten(config.model_dump(by_alias=True))
-    changed = [key for key in asked if asked[key] != started[key]]
+    changed = [key for key in asked if key not in _FREE_TO_CHANGE and asked[key] != started[key]]
     if changed:
         key = changed[0]
         raise InputError(

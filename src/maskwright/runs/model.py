@@ -16,6 +16,8 @@ from maskwright.models.modernbert import ModernBERT
 from maskwright.models.pretrained import resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.resizing import resize_vocabulary
+from maskwright.objectives.saving import load_masked_lm
+from maskwright.runs.objective import choose_kind
 from maskwright.text.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 
 _FAMILIES: dict[str, type[PackedEncoder]] = {"bert": BERT, "modernbert": ModernBERT}
@@ -35,7 +37,7 @@ def build_model(config: Config, tokenizer: Tokenizer) -> MaskedLanguageModel:
         return _continue_model(config, tokenizer, config.model.from_)
     encoder = _build_encoder(config, tokenizer)
     eps = encoder.config.norm_eps if isinstance(encoder, ModernBERT) else encoder.config.layer_norm_eps
-    return MaskedLanguageModel(
+    return choose_kind(config)(
         encoder,
         vocab_size=tokenizer.vocab_size,
         mask_ratio=config.masking.ratio,
@@ -54,7 +56,7 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Masked
     for name in config.model.shape_overrides():
         origin = f" (preset {config.preset} may set it: preset=domain_adaptation does not)" if config.preset else ""
         raise InputError(f"model.from={source} brings its own shape; remove model.{name}{origin}")
-    model = MaskedLanguageModel.from_pretrained(source)
+    model = load_masked_lm(source, build=choose_kind(config))
     if tokenizer.added_roles and 0 < tokenizer.vocab_size - model.vocab_size <= len(tokenizer.added_roles):
         resize_vocabulary(
             model,
@@ -88,6 +90,14 @@ def _masking_options(config: Config) -> dict[str, Any]:
         "span_p": masking.span_p,
         "span_max_words": masking.span_max_words,
     }
+
+
+def load_model(name: str) -> tuple[MaskedLanguageModel, Tokenizer]:
+    """A run, a checkpoint, a model folder or a hub id, with its tokenizer."""
+    folder = resolve_folder(name)
+    model, tokenizer = MaskedLanguageModel.from_pretrained(folder), load_tokenizer(folder)
+    check_vocabulary(model, tokenizer)
+    return model, tokenizer
 
 
 def check_vocabulary(model: MaskedLanguageModel, tokenizer: Tokenizer) -> None:

@@ -22,6 +22,7 @@ from maskwright.runs.folder import RunFolder, find_run
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.interruption import GracefulStop
 from maskwright.runs.model import build_model
+from maskwright.runs.objective import describe_objective
 from maskwright.runs.report import write_report
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, EarlyStopping
@@ -51,8 +52,6 @@ def pretrain(config: Config, overwrite: bool = False, console: Console | None = 
 
     Started by `torchrun`, all processes train together and the main one writes.
     """
-    if config.training.mode != "mlm":
-        raise InputError(f"training.mode is {config.training.mode}; this version trains mlm")
     check_trackers(_choose_trackers(config))
     device = choose_device(config.training.device)
     world = join_world(device.type == "cuda", config.training.dead_process_seconds)
@@ -82,7 +81,8 @@ def _begin(config: Config, overwrite: bool, world: World, console: Console) -> _
     data = load_data(config, None if overwrite else run.tokenizer, lambda text: _say(console, f"warning: {text}"))
     model = build_model(config, data.tokenizer)
     token_counts = torch.from_numpy(count_tokens(data.train, model.vocab_size))
-    unigram_loss = evaluate_unigram(model.token_masker, data.validation.epoch(0), token_counts)
+    token_counts[data.tokenizer.sep_token_id] += data.train.shards.num_documents  # next tokens end with it
+    unigram_loss = evaluate_unigram(model, data.validation.epoch(0), token_counts)
     if world.is_main:
         run.begin(config, data.tokenizer, data.fingerprint, overwrite)
         clear_leftovers(run.checkpoints)
@@ -98,7 +98,7 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
     _introduce(config, trainer, run, train, validation, console)
     trainer.fit(train, validation, callbacks=build_callbacks(config, run, tokenizer, world, console))
 
-    model = trainer.model
+    model = start.model
     if world.is_main:
         model.save_pretrained(run.model, tokenizer)
     figures = _evaluate(config, trainer, validation, start.unigram_loss)
@@ -213,7 +213,7 @@ def _introduce(
         f"  {num_parameters / 1e6:.1f}M parameters  vocabulary {model.vocab_size:,}",
         f"train {train.shards.num_tokens:,} tokens in {train.shards.num_documents:,} documents,"
         f" rows {train.utilisation():.1%} full; held out {validation.shards.num_tokens:,} tokens",
-        f"objective {config.training.mode}, masking by {config.masking.strategy} from {config.masking.ratio:.0%}",
+        f"objective {describe_objective(config)}",
         f"{trainer.engine.device}, {precision.name} ({precision.reason})",
     ]
     num_gpus = torch.cuda.device_count()
@@ -240,6 +240,7 @@ def _evaluate(config: Config, trainer: Trainer, validation: PackedLoader, unigra
             "perplexity": evaluation.perplexity,
             "unigram_loss": unigram_loss,
             "num_masked": evaluation.num_masked,
+            "objective": trainer.model.mode,
         }
     return figures | {
         "train_loss": trainer.history.history["loss"][-1],

@@ -16,7 +16,17 @@ from maskwright.storage import write_text
 
 _PANELS = (
     ("Loss", {"loss": "training", "val_loss": "held-out"}),
-    ("Masked accuracy", {"mlm_accuracy": "training", "val_mlm_accuracy": "held-out"}),
+    (
+        "Accuracy",
+        {
+            "mlm_accuracy": "training",
+            "val_mlm_accuracy": "held-out",
+            "clm_accuracy": "training",
+            "val_clm_accuracy": "held-out",
+            "accuracy": "training",
+            "val_accuracy": "held-out",
+        },
+    ),
     ("Learning rate", {"lr": "learning rate"}),
     ("Tokens per second", {"tokens_per_s": "tokens/s"}),
 )
@@ -86,10 +96,11 @@ def format_figures(figures: dict[str, Any]) -> dict[str, str]:
     if "loss" in figures:
         gain = figures["unigram_loss"] - figures["loss"]
         side = "under" if gain >= 0 else "over"
+        asked = "next" if figures.get("objective") == "clm" else "masked"
         formatted = {
             "held-out loss": f"{figures['loss']:.3f} ({abs(gain):.2f} nats {side} the unigram baseline"
             f" {figures['unigram_loss']:.3f})",
-            "masked accuracy": f"{figures['accuracy']:.1%} of {figures['num_masked']:,} held-out masked tokens",
+            f"{asked} accuracy": f"{figures['accuracy']:.1%} of {figures['num_masked']:,} held-out {asked} tokens",
             "perplexity": f"{figures['perplexity']:.1f}",
         }
     return formatted | {

@@ -28,13 +28,13 @@ class Documents:
 def read_documents(config: Config, warn: Say) -> Documents:
     """The training and held-out texts."""
     cleaner = DocumentCleaner(config.quality)
-    train = [list(cleaner.clean(_read(source, warn))) for source in build_sources(config.data.train)]
+    train = [list(cleaner.clean(read_texts(source, warn))) for source in build_sources(config.data.train)]
     if cleaner.report.num_seen != cleaner.report.num_kept:
         for line in cleaner.report.lines():
             warn(line)
     if config.data.validation is None:
         return split_documents(train, config.data.validation_share)
-    validation = (_read(source, warn) for source in build_sources(config.data.validation))
+    validation = (read_texts(source, warn) for source in build_sources(config.data.validation))
     return Documents(train, list(DocumentCleaner(config.quality).clean(chain.from_iterable(validation))))
 
 
@@ -61,7 +61,8 @@ def _hash_text(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest())
 
 
-def _read(source: SourceConfig, warn: Say) -> list[str]:
+def read_texts(source: SourceConfig, warn: Say) -> list[str]:
+    """The documents of a source, with a warning for everything in it that could not be read."""
     report = ReadingReport()
     documents = list(read_source(source, report))
     for warning in report.warnings(source.path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -46,7 +46,10 @@ def explain(error: ValidationError, root: type[Section], spellings: Mapping[str,
 def _known_keys(sections: Sequence[int | str], root: type[Section]) -> list[str]:
     section = root
     for name in sections:
-        annotation = section.model_fields[str(name)].annotation
+        if isinstance(name, int):  # a place in a list of sections
+            continue
+        annotation: Any = section.model_fields[name].annotation
+        annotation = get_args(annotation)[0] if get_origin(annotation) is list else annotation
         assert isinstance(annotation, type)
         assert issubclass(annotation, Section)
         section = annotation

@@ -105,7 +105,10 @@ class ScheduleConfig(Section):
 
 
 class TrainingConfig(SynonymsOfTraining):
-    mode: Literal["mlm", "clm"] = Field("mlm", description="The objective: masked or next tokens.")
+    mode: Literal["mlm", "clm", "hybrid"] = Field(
+        "mlm", description="The objective: masked tokens, next tokens, or some samples of each."
+    )
+    causal_share: float = Field(0.5, ge=0, le=1, description="hybrid: share of samples whose next tokens are learnt.")
     epochs: int = Field(3, ge=1, description="Passes over the data.")
     max_steps: int | None = Field(None, ge=1, description="Stop after this many steps.")
     max_tokens: int | None = Field(None, ge=1, description="Stop after this many tokens, padding included.")

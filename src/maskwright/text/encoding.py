@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +40,11 @@ def encode_texts(texts: list[str], tokenizer: Tokenizer, boundaries: WordBoundar
     flat_ids, flat_words = array("I"), array("I")  # five times quicker from lists than numpy
     counts = []
     for encoding in encode(texts, add_special_tokens=False):
-        ids = encoding.ids
-        flat_ids.fromlist(ids)
-        counts.append(len(ids))
+        tokens = encoding.ids
+        flat_ids.fromlist(tokens)
+        counts.append(len(tokens))
         if boundaries.needs_word_ids:
-            flat_words.fromlist(encoding.word_ids)
+            flat_words.fromlist(cast(list[int], encoding.word_ids))  # only tokens put around a text have none
     ids, lengths = np.frombuffer(flat_ids, dtype=np.uint32), np.asarray(counts, dtype=np.int64)
     word_ids = np.frombuffer(flat_words, dtype=np.uint32) if boundaries.needs_word_ids else None
     text_starts = (np.cumsum(lengths) - lengths)[lengths > 0]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from maskwright.batch import PackedBatch, as_packed
+from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.training.world import World
 
@@ -42,6 +42,8 @@ def take_share(batch: PackedBatch, world: World) -> PackedBatch:
     if share.num_rows == wanted:
         return share
     padding = replace(_map(batch, lambda tensor: torch.zeros_like(tensor[:1])), input_ids=batch.input_ids[:1])
+    if batch.pair_labels is not None:
+        padding = replace(padding, pair_labels=torch.full_like(batch.pair_labels[:1], IGNORED_LABEL))
     return concatenate([share, padding])
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from maskwright.errors import InputError
-from maskwright.objectives.saving import load_weights
 from maskwright.storage import whole_folder
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ class EarlyStopping(Callback):
         if self._best_weights is not None:
             self.trainer.model.load_state_dict(self._best_weights)
         elif self._is_resumed and self.best_folder is not None and self.best_folder.is_dir():
-            load_weights(self.trainer.model, self.best_folder)
+            self.trainer.model.load_weights(self.best_folder)
 
 
 class TensorBoard(Callback):

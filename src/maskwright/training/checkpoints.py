@@ -20,8 +20,8 @@ from torch import Tensor
 from maskwright.errors import InputError, RunError
 from maskwright.models.pretrained import MODEL_FOLDER, copy_to_cpu, list_checkpoints
 from maskwright.models.weights_file import write_safetensors
-from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.objectives.saving import ModelSnapshot, snapshot_masked_lm
+from maskwright.objectives.objective import Objective
+from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.storage import read_json, whole_folder, write_text
 from maskwright.training.history import History
 from maskwright.training.state import TrainingState
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 def take_snapshot(
-    model: MaskedLanguageModel,
+    model: Objective,
     optimizer_state: dict[str, Tensor],
     average: dict[str, Tensor] | None,
     state: TrainingState,
@@ -67,7 +67,7 @@ def take_snapshot(
     """Copy everything; the host goes on while a GPU still copies."""
     snapshot = Snapshot(
         state.step,
-        snapshot_masked_lm(model, tokenizer, wait=False),
+        model.snapshot(tokenizer, wait=False),
         copy_to_cpu(optimizer_state, wait=False),
         None if average is None else copy_to_cpu(average, wait=False),
         {"state": asdict(state), "history": {name: list(values) for name, values in history.history.items()}},

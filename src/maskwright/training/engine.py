@@ -10,8 +10,7 @@ from typing import Any, Literal
 from maskwright.errors import InputError
 from maskwright.models.encoding import recompute_activations
 from maskwright.models.pretrained import MODEL_FOLDER
-from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.objectives.saving import load_weights
+from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.average import WeightAverage
 from maskwright.training.checkpoints import Snapshot, StoredRun, read_checkpoint, take_snapshot
@@ -33,7 +32,7 @@ class Engine:
 
     def __init__(
         self,
-        model: MaskedLanguageModel,
+        model: Objective,
         optimizer: OptimizerConfig,
         schedule: ScheduleConfig,
         training: TrainingConfig,
@@ -112,7 +111,7 @@ class Engine:
     def load(self, checkpoint: Path, optimizer: Literal["fresh", "kept"]) -> StoredRun:
         """Put a checkpoint's weights, and its optimizer state where it is kept, in place."""
         stored = read_checkpoint(checkpoint)
-        load_weights(self.model, checkpoint / MODEL_FOLDER)
+        self.model.load_weights(checkpoint / MODEL_FOLDER)
         self.placed.scatter()
         if optimizer == "kept":
             self.optimizers.load_state_tensors(stored.optimizer)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
-from maskwright.masking.tokens import TokenMasker
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.objective import Objective
 from maskwright.training.modes import evaluation_mode
 from maskwright.training.parallel import Alone
 from maskwright.training.precision import Precision
@@ -25,11 +24,19 @@ EVALUATION_RATIO = 0.15
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Means over the masked tokens; NaN where there was none."""
+    """The model's metrics over the questions; NaN where there was none."""
 
-    loss: float
-    accuracy: float
+    metrics: dict[str, float]
     num_masked: int
+
+    @property
+    def loss(self) -> float:
+        return self.metrics["loss"]
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right answers, of the loss's first part."""
+        return next(value for name, value in self.metrics.items() if name.endswith("accuracy"))
 
     @property
     def perplexity(self) -> float:
@@ -38,7 +45,7 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: MaskedLanguageModel,
+    model: Objective,
     batches: Iterable[PackedBatch],
     *,
     mask_ratio: float = EVALUATION_RATIO,
@@ -56,33 +63,32 @@ def evaluate(
     totals: Tensor | None = None
     with evaluation_mode(placed.trained):
         for batch in islice(batches, max_batches):
-            sums = placed.loss_sums(model.token_masker.corrupt(batch.to(device), mask_ratio, seed, 0))
-            parts = torch.stack([sums.loss_sum, sums.num_correct, sums.num_labelled]).double()
+            sums = placed.loss_sums(model.corrupt_for_evaluation(batch.to(device), seed, mask_ratio))
+            parts = torch.cat([sums.losses, sums.counts, sums.figures]).double()
             totals = parts if totals is None else totals + parts
     if totals is None:
         raise InputError("there is no batch to evaluate; give a list or a loader that holds some")
     totals = (world or World()).sum(totals)
-    loss, accuracy, _ = (totals / totals[2]).tolist()
-    return Evaluation(loss, accuracy, int(totals[2]))
+    return Evaluation(model.compute_metrics(totals.tolist()), int(totals[len(model.part_weights)]))
 
 
 def evaluate_unigram(
-    masker: TokenMasker,
+    model: Objective,
     batches: Iterable[PackedBatch],
     token_counts: Tensor,
     *,
     mask_ratio: float = EVALUATION_RATIO,
     seed: int = EVALUATION_SEED,
 ) -> float:
-    """The loss of guessing by the training text's token frequencies (one added to each) at the same masked tokens."""
+    """The loss of guessing by the training text's token frequencies (one added to each) at the same questions."""
     smoothed = token_counts.double() + 1.0
     log_probabilities = torch.log(smoothed / smoothed.sum())
     loss_sum, num_masked = 0.0, 0
     for batch in batches:
-        corrupted = masker.corrupt(batch, mask_ratio, seed, 0)
+        corrupted = model.corrupt_for_evaluation(batch, seed, mask_ratio)
         labels = corrupted.labels[corrupted.selected]
         loss_sum -= float(log_probabilities[labels].sum())
         num_masked += len(labels)
     if not num_masked:
-        raise InputError("the held-out text is too small: none of its tokens is masked; hold out more")
+        raise InputError("the held-out text is too small: none of its tokens is asked for; hold out more")
     return loss_sum / num_masked

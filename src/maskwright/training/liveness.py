@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 
 from torch.distributed.distributed_c10d import PrefixStore
 
@@ -30,10 +32,15 @@ class Liveness:
         store.set(f"name/{rank}", f"rank {rank} ({socket.gethostname()}, process {os.getpid()})")
         self._thread = threading.Thread(target=self._watch, daemon=True, name="liveness")
         self._thread.start()
+        atexit.register(self.stop)  # a script that simply ends has not died
 
     def stop(self) -> None:
+        """Leave in good order: the others no longer wait for a sign of life."""
+        atexit.unregister(self.stop)
         self._stopped.set()
         self._thread.join()
+        with suppress(RuntimeError):  # the store is gone when its own process left first
+            self._store.add(f"left/{self._rank}", 1)
 
     def find_departed(self) -> str | None:
         """After communication failed: wait until it is known who is silent; None if everybody answers."""
@@ -55,11 +62,12 @@ class Liveness:
                     if count != counts[other]:
                         counts[other], changed[other] = count, time.monotonic()
                         names[other] = self._store.get(f"name/{other}").decode()
+                left = {other for other in self._others if self._store.add(f"left/{other}", 0)}
             except RuntimeError:  # the store lives in rank 0's process, or in the launcher's on its machine
                 self._end(f"{names.get(0, 'the launcher')} can no longer be reached")
                 return
             for other in self._others:
-                if time.monotonic() - changed[other] > self._silence_limit_s:
+                if time.monotonic() - changed[other] > self._silence_limit_s and other not in left:
                     self._end(f"{names[other]} has been silent for {self._silence_limit_s:.0f} s")
                     return
 

@@ -10,7 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from maskwright.training.state import TrainingState, compute_means
+from maskwright.objectives.objective import Objective
+from maskwright.training.state import TrainingState
 from maskwright.training.step import StepResult
 
 Item = TypeVar("Item")
@@ -39,9 +40,12 @@ class Meter:
     Steps are added one by one in both sums, so a resumed epoch ends with exactly the sums of an uninterrupted one.
     """
 
-    def __init__(self, state: TrainingState, device: torch.device) -> None:
+    def __init__(self, model: Objective, state: TrainingState, device: torch.device) -> None:
         self._state = state
-        self._sums = torch.tensor([state.log_sums, state.epoch_sums], dtype=torch.float64, device=device)
+        nothing = [0.0] * model.num_sums
+        sums = [state.log_sums or nothing, state.epoch_sums or nothing]
+        self._sums = torch.tensor(sums, dtype=torch.float64, device=device)
+        self._compute_metrics = model.compute_metrics
         self._counts = torch.zeros(3, dtype=torch.float64, device=device)
         self._unchecked: list[tuple[StepRecord, Tensor]] = []
         self._grad_norm = 0.0
@@ -52,8 +56,7 @@ class Meter:
         self.last_bad: BadStep | None = None
 
     def add(self, result: StepResult, record: StepRecord) -> None:
-        sums = torch.stack([result.loss_sum, result.num_correct, result.num_labelled])
-        self._sums += torch.where(result.skip > 0, 0.0, sums)
+        self._sums += torch.where(result.skip > 0, 0.0, result.sums)
         self._counts += torch.stack([result.num_tokens, result.skip.double(), result.num_overflowing])
         is_bad = result.skip - result.is_scale_overflow
         self._unchecked.append((record, torch.stack([is_bad, result.grad_norm])))
@@ -96,7 +99,7 @@ class Meter:
         self.fetch()
         seconds = max(time.monotonic() - self._since, 1e-9)
         metrics = {
-            **compute_means(self._state.log_sums),
+            **self._compute_metrics(self._state.log_sums),
             "grad_norm": self._grad_norm,
             "tokens_per_s": (self._state.num_tokens - self._tokens_before) / seconds,
             "data_wait": self._waited_s / seconds,

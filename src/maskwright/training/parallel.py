@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from maskwright.masking.tokens import CorruptedBatch
 from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives.loss import LossSums
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.objective import Objective
 from maskwright.training.precision import Precision
 from maskwright.training.sharding import distribute_like, gather_whole
 from maskwright.training.world import World
@@ -29,7 +29,7 @@ from maskwright.training.world import World
 class ObjectiveModule(nn.Module):
     """A model's objective as a forward pass, which is what DDP and FSDP hook into; tensors in a tuple, as they ask."""
 
-    def __init__(self, model: MaskedLanguageModel, precision: Precision) -> None:
+    def __init__(self, model: Objective, precision: Precision) -> None:
         super().__init__()
         self.model = model
         self.precision = precision
@@ -37,13 +37,13 @@ class ObjectiveModule(nn.Module):
     def forward(self, corrupted: CorruptedBatch) -> tuple[Tensor, Tensor, Tensor]:
         with self.precision.autocast(corrupted.labels.device):
             sums = self.model.loss_sums(corrupted)
-        return sums.loss_sum, sums.num_correct, sums.num_labelled
+        return sums.losses, sums.counts, sums.figures
 
 
 class Alone:
     """The model as it is, in one process."""
 
-    def __init__(self, model: MaskedLanguageModel, precision: Precision) -> None:
+    def __init__(self, model: Objective, precision: Precision) -> None:
         self.model = model
         self._core = ObjectiveModule(model, precision)
         self._objective: nn.Module = self._core
@@ -76,7 +76,7 @@ class Alone:
 class Replicated(Alone):
     """A copy in every process; gradients are exchanged while the backward pass still runs."""
 
-    def __init__(self, model: MaskedLanguageModel, precision: Precision) -> None:
+    def __init__(self, model: Objective, precision: Precision) -> None:
         super().__init__(model, precision)
         # A foreign encoder may have parts that the objective does not use, such as a pooler.
         has_unused = not isinstance(model.encoder, PackedEncoder)
@@ -92,7 +92,7 @@ class Replicated(Alone):
 class Sharded(Alone):
     """Every process holds a part of every weight, gradient and optimizer state; `model` is a whole one on the CPU."""
 
-    def __init__(self, model: MaskedLanguageModel, precision: Precision, world: World, device: torch.device) -> None:
+    def __init__(self, model: Objective, precision: Precision, world: World, device: torch.device) -> None:
         super().__init__(model.cpu(), precision)
         self._sharded_model = copy.deepcopy(model).to(device)
         self._mesh = init_device_mesh(device.type, (world.size,))
@@ -129,7 +129,7 @@ class Sharded(Alone):
 
 
 def place_model(
-    model: MaskedLanguageModel,
+    model: Objective,
     precision: Precision,
     world: World,
     device: torch.device,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -110,7 +111,14 @@ def _read_cache(file: Path) -> dict[str, dict[str, float]]:
 
 
 def _cache_file() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maskwright" / "precision.json"
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "maskwright" / "precision.json"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # a user without a home
+        return Path(tempfile.gettempdir())
 
 
 def measure_speeds(device: torch.device) -> dict[str, float]:

@@ -7,13 +7,9 @@ from dataclasses import dataclass, field
 from maskwright.training.precision import PrecisionName
 
 
-def _no_sums() -> list[float]:
-    return [0.0, 0.0, 0.0]
-
-
 @dataclass
 class TrainingState:
-    """Sums are loss, right answers and masked tokens."""
+    """Sums are those of losses, counts and figures that the model computes its metrics from; empty before any step."""
 
     step: int = 0
     epoch: int = 0
@@ -30,8 +26,8 @@ class TrainingState:
     bad_streak: int = 0
     """Skipped steps in a row, up to the last one."""
     elapsed_s: float = 0.0
-    epoch_sums: list[float] = field(default_factory=_no_sums)
-    log_sums: list[float] = field(default_factory=_no_sums)
+    epoch_sums: list[float] = field(default_factory=list)
+    log_sums: list[float] = field(default_factory=list)
     """Since the last log line."""
     best_step: int | None = None
     best_loss: float | None = None
@@ -40,15 +36,4 @@ class TrainingState:
     precision: PrecisionName | None = None
 
     def begin_epoch(self, epoch: int) -> None:
-        self.epoch, self.batch_in_epoch, self.epoch_sums = epoch, 0, _no_sums()
-
-    def epoch_metrics(self) -> dict[str, float]:
-        return compute_means(self.epoch_sums)
-
-
-def compute_means(sums: list[float]) -> dict[str, float]:
-    """NaN where nothing was masked, such as in steps that were all skipped."""
-    loss_sum, num_correct, num_labelled = sums
-    if not num_labelled:
-        return {"loss": float("nan"), "mlm_accuracy": float("nan")}
-    return {"loss": loss_sum / num_labelled, "mlm_accuracy": num_correct / num_labelled}
+        self.epoch, self.batch_in_epoch, self.epoch_sums = epoch, 0, []

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from maskwright.batch import PackedBatch
+from maskwright.masking.tokens import CorruptedBatch
 from maskwright.randomness import Stream, compute_key
 from maskwright.training.average import WeightAverage
 from maskwright.training.loss_scale import LossScale
@@ -27,9 +28,8 @@ from maskwright.training.world import World
 class StepResult:
     """Sums over one batch and all processes, left on the device so that nothing waits for them."""
 
-    loss_sum: Tensor
-    num_correct: Tensor
-    num_labelled: Tensor
+    sums: Tensor
+    """Losses, counts and figures, as the model's `compute_metrics` takes them."""
     num_tokens: Tensor
     num_overflowing: Tensor
     grad_norm: Tensor
@@ -52,48 +52,55 @@ class TrainStep:
     loss_scale: LossScale | None = None
     average: WeightAverage | None = None
 
-    def __call__(self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float) -> StepResult:
+    def __call__(
+        self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float, progress: float = 0.0
+    ) -> StepResult:
         """`batch` is this process's share of the whole one."""
-        sums = self.micro_batches.run(batch, lambda parts: self._accumulate(parts, step, epoch, mask_ratio))
-        loss_sum, num_correct, num_labelled, num_tokens, num_overflowing = sums.unbind()
+
+        def corrupt(part: PackedBatch) -> CorruptedBatch:
+            return self.placed.model.corrupt(part, self.seed, epoch, mask_ratio, progress)
+
+        sums, num_tokens, num_overflowing = self.micro_batches.run(
+            batch, lambda parts: self._accumulate(parts, [corrupt(part) for part in parts], step)
+        )
         if self.loss_scale is not None:
             torch._foreach_mul_(self._gradients(), 1.0 / self.loss_scale.scale)
         grad_norm = self._clip()
-        skip = 1.0 - (torch.isfinite(grad_norm) & torch.isfinite(loss_sum)).float()
+        is_finite = torch.isfinite(sums).all()
+        skip = 1.0 - (torch.isfinite(grad_norm) & is_finite).float()
         self.optimizers.step(skip)
         if self.average is not None:
             self.average.update(skip)
         is_scale_overflow = torch.zeros_like(skip)
         if self.loss_scale is not None:
-            is_scale_overflow = skip * torch.isfinite(loss_sum) * ~self.loss_scale.is_lowest()
+            is_scale_overflow = skip * is_finite * ~self.loss_scale.is_lowest()
             self.loss_scale.update(skip)
-        return StepResult(
-            loss_sum, num_correct, num_labelled, num_tokens, num_overflowing, grad_norm, skip, is_scale_overflow
-        )
+        return StepResult(sums, num_tokens, num_overflowing, grad_norm, skip, is_scale_overflow)
 
-    def _accumulate(self, parts: list[PackedBatch], step: int, epoch: int, mask_ratio: float) -> Tensor:
-        """The gradients of all parts; returns the sums that a `StepResult` begins with."""
+    def _accumulate(
+        self, parts: list[PackedBatch], corrupted: list[CorruptedBatch], step: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of all parts; returns the sums, the number of tokens and that of masked ones without a slot."""
         # Dropout draws from the global generator; seeding it makes it a function of (seed, step, rank).
         dropout_key = compute_key(compute_key(self.seed, step, Stream.DROPOUT), self.world.rank, Stream.DROPOUT)
         torch.manual_seed(dropout_key >> 1)
-        corrupted = [self.placed.model.corrupt(part, self.seed, epoch, mask_ratio) for part in parts]
-        num_selected = torch.stack([part.selected.sum() for part in corrupted]).sum()
         num_tokens = torch.stack([(~part.is_padding).sum() for part in parts]).sum()
-        counts = self.world.sum(torch.stack([num_selected, num_tokens]).double())
-        factor = self.world.size / counts[0].float().clamp(min=1)
+        counts = torch.stack([part.counts for part in corrupted]).sum(0)
+        counts, num_tokens = self.world.sum(torch.cat([counts, num_tokens[None]]).double()).tensor_split([len(counts)])
+        factors = self.world.size * counts.new_tensor(self.placed.model.part_weights) / counts.clamp(min=1)
         if self.loss_scale is not None:
-            factor = factor * self.loss_scale.scale
+            factors = factors * self.loss_scale.scale
         self.optimizers.zero_grad()
-        totals = torch.zeros(3, dtype=torch.float64, device=counts.device)
+        totals = []
         for index, part in enumerate(corrupted):
             is_last = index == len(corrupted) - 1
             with nullcontext() if is_last else self.placed.accumulating():
                 sums = self.placed.loss_sums(part)
-                (sums.loss_sum * factor).backward()
-            num_overflowing = part.selected.sum() - sums.num_labelled
-            totals += torch.stack([sums.loss_sum.detach(), sums.num_correct, num_overflowing]).double()
-        loss_sum, num_correct, num_overflowing = self.world.sum(totals).unbind()
-        return torch.stack([loss_sum, num_correct, counts[0], counts[1], num_overflowing])
+                (sums.losses * factors.to(sums.losses.dtype)).sum().backward()
+            overflowing = (part.counts - sums.counts).sum()
+            totals.append(torch.cat([sums.losses.detach(), sums.figures, overflowing[None]]).double())
+        losses, figures, overflowing = self.world.sum(torch.stack(totals).sum(0)).tensor_split([len(counts), -1])
+        return torch.cat([losses, counts, figures]), num_tokens[0], overflowing[0]
 
     def _clip(self) -> Tensor:
         """Scale gradients to the largest norm allowed; returns the norm they had."""

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError, RunError
 from maskwright.models.encoding import find_max_length
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.batches import Batches, concatenate, count_batches, group_batches, iterate_batches
 from maskwright.training.budget import Budget
@@ -48,7 +48,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: MaskedLanguageModel,
+        model: Objective,
         optimizer: OptimizerConfig | BuiltOptimizer | None = None,
         schedule: ScheduleConfig | None = None,
         training: TrainingConfig | None = None,
@@ -181,7 +181,7 @@ class Trainer:
         self.engine.settle_precision(self.state)
         self.stop_training = self.budget.is_spent(self.state) and self.state.batch_in_epoch == 0
         self.received_signal = self.agreed_signal = 0
-        names = tuple(self.state.epoch_metrics())
+        names = tuple(self.model.compute_metrics([0.0] * self.model.num_sums))
         self.metric_names = names if validation is None else (*names, *(f"val_{name}" for name in names))
 
     def _build_budget(self, train: Batches, num_epochs: int) -> Budget:
@@ -196,7 +196,7 @@ class Trainer:
     def _train_epoch(self, train: Batches, validation: Batches | None) -> None:
         state, config = self.state, self.config
         train_step = self.engine.begin(state, self.warn)
-        self._meter = meter = Meter(state, self.engine.device)
+        self._meter = meter = Meter(self.model, state, self.engine.device)
         # A run may have been saved after its last step; then nothing but the end of the epoch is left to do.
         self.stop_training |= self.budget.is_spent(state)
         begun_s = time.monotonic() - state.elapsed_s
@@ -205,7 +205,9 @@ class Trainer:
             learning_rate = self.engine.set_learning_rate(state.step, self.progress)
             mask_ratio = self._mask_ratio(self.progress)
             on_device = batch.to(self.engine.device, non_blocking=True)
-            result = train_step(on_device, step=state.step, epoch=state.epoch, mask_ratio=mask_ratio)
+            result = train_step(
+                on_device, step=state.step, epoch=state.epoch, mask_ratio=mask_ratio, progress=self.progress
+            )
             meter.add(result, StepRecord(state.step, learning_rate, batch.sample_ids))
             state.step += 1
             state.batch_in_epoch += len(group)
@@ -257,7 +259,7 @@ class Trainer:
         return any(interval and self.state.step % interval == 0 for interval in intervals)
 
     def _end_epoch(self, validation: Batches | None, epochs: int) -> dict[str, float]:
-        metrics = self.state.epoch_metrics()
+        metrics = self.model.compute_metrics(self.state.epoch_sums or [0.0] * self.model.num_sums)
         if validation is not None:
             metrics |= self._evaluate(validation)
         self.history.append(metrics)
@@ -277,7 +279,7 @@ class Trainer:
             evaluation = evaluate(
                 self.model, batches, max_batches=max_batches, placed=self.engine.placed, world=self.world
             )
-        return {"val_loss": evaluation.loss, "val_mlm_accuracy": evaluation.accuracy}
+        return {f"val_{name}": value for name, value in evaluation.metrics.items()}
 
     def _log(self, meter: Meter, settings: dict[str, float]) -> None:
         state = self.state

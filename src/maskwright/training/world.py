@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from maskwright.errors import RunError
+from maskwright.errors import FollowerError, RunError
 from maskwright.training.liveness import Liveness
 
 Result = TypeVar("Result")
@@ -59,7 +59,7 @@ class World:
     def main_first(self, work: Callable[[], Result]) -> Result:
         """Do the same work in all processes, the main one before the others; what it refuses they do not begin."""
         if not self.is_main and self.sum_facts([0.0])[0]:
-            raise RunError("the main process could not begin")
+            raise FollowerError("the main process could not begin")
         try:
             result = work()
         except BaseException:

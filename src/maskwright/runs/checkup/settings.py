@@ -59,8 +59,6 @@ def _check_requirements(config: Config) -> Iterator[Finding]:
     """What a run refuses when it begins."""
     training = config.training
     checks: list[Callable[[], object]] = [lambda: check_trackers(training.log_to)]
-    if training.mode != "mlm":
-        yield Finding("objective", "problem", f"training.mode is {training.mode}, runs train mlm", "set it to mlm")
     if training.keep_optimizer:
         checks.append(lambda: find_checkpoint(config.model.from_))
     for check in checks:

@@ -75,7 +75,7 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
         working_bytes=working,
         tokens_at_a_time=_rows_at_a_time(step, None, batch) * batch.input_ids.shape[1],
         attention=attention,
-        loss=float(results[0].loss_sum / results[0].num_labelled.clamp(min=1)),
+        loss=trainer.model.compute_metrics(results[0].sums.tolist())["loss"],
         is_finite=_is_finite(results[0]),
         measured_share=num_rows / batch.num_rows,
         warnings=warnings,
@@ -91,7 +91,7 @@ def read_step(train: PackedLoader, training: TrainingConfig) -> PackedBatch:
 def _is_finite(result: StepResult) -> bool:
     """Too large a loss scale at first is fp16's way to find the right one."""
     is_skipped = bool(result.skip) and not bool(result.is_scale_overflow)
-    return bool(torch.isfinite(result.loss_sum)) and not is_skipped
+    return bool(torch.isfinite(result.sums).all()) and not is_skipped
 
 
 def _choose_rows(num_rows: int, row_s: float, time_rows: Callable[[int], float]) -> int:

@@ -1,0 +1,185 @@
+"""Samples as pairs of segments: which two spans of a shard share [CLS] a [SEP] b [SEP], and what is asked of them.
+
+A sample is cut in two, and the question is whether the second segment follows the first: in half of the pairs it does
+not. Cut, partner and question are a hash of (seed, epoch, sample), so every epoch asks anew and nothing is saved.
+R samples.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from maskwright.batch import IGNORED_LABEL
+from maskwright.data.assembly import Array, read_bits
+from maskwright.data.rows import RowPlan
+from maskwright.data.shards import Shards
+from maskwright.data.store import TokenStore
+from maskwright.errors import InputError
+from maskwright.randomness import Stream, compute_key, random_uint32, threshold
+
+PairKind = Literal["nsp", "sop"]
+NUM_PAIR_SPECIALS = 3
+"""A pair is wrapped in [CLS] and [SEP], with a [SEP] between its segments."""
+MIN_PAIR_TOKENS = 4
+"""Shorter samples are not cut."""
+FOLLOWS, DOES_NOT_FOLLOW = 0, 1
+_NUM_PARTNER_DRAWS = 8
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Two spans of a store's ids for each sample, all (R,); a second length of 0 means a single segment."""
+
+    first_starts: Array
+    first_lengths: Array
+    second_starts: Array
+    second_lengths: Array
+    labels: Array
+    """`FOLLOWS`, `DOES_NOT_FOLLOW`, or the ignored label where nothing is asked."""
+
+
+@dataclass(frozen=True)
+class PairDraws:
+    """The random numbers of samples, by what they decide."""
+
+    seed: int
+    epoch: int
+
+    def draw(self, stream: Stream, numbers: Array, num_draws: int = 1) -> Array:
+        """(R, num_draws) integers below 2**32 for samples of these numbers."""
+        key = compute_key(self.seed, self.epoch, stream)
+        drawn = random_uint32(key, torch.from_numpy(numbers)[:, None], torch.arange(num_draws))
+        return drawn.numpy()
+
+
+class Pairing(ABC):
+    """Makes pairs of samples; a pair takes no more tokens than its sample has."""
+
+    @abstractmethod
+    def check(self, shards: Shards, max_tokens: int) -> None:
+        """Refuse a corpus that has no pairs of this kind, or pairs with more tokens than a row has room for."""
+
+    @abstractmethod
+    def pair(self, store: TokenStore, plan: RowPlan, samples: Array, numbers: Array, draws: PairDraws) -> Pairs:
+        """The pairs of some samples of a shard; `numbers` tell samples apart over all shards and passes."""
+
+
+class SentenceOrder(Pairing):
+    """Whether the two halves are in their order or swapped (Lan et al. 2019, section 3.1)."""
+
+    def check(self, shards: Shards, max_tokens: int) -> None:
+        """Any text can be cut."""
+
+    def pair(self, store: TokenStore, plan: RowPlan, samples: Array, numbers: Array, draws: PairDraws) -> Pairs:
+        starts, lengths = plan.samples.starts[samples], plan.samples.lengths[samples]
+        cuts = cut_samples(store, starts, lengths, numbers, draws)
+        is_pair = cuts < lengths
+        is_swapped = is_pair & _flip(numbers, draws)
+        return Pairs(
+            np.where(is_swapped, starts + cuts, starts),
+            np.where(is_swapped, lengths - cuts, cuts),
+            np.where(is_swapped, starts, starts + cuts),
+            np.where(is_swapped, cuts, lengths - cuts),
+            np.where(is_pair, np.where(is_swapped, DOES_NOT_FOLLOW, FOLLOWS), IGNORED_LABEL),
+        )
+
+
+class NextSentence(Pairing):
+    """Whether the second segment continues the first or ends another document (Devlin et al. 2018, section 3.1).
+
+    A foreign segment is as long as the one it stands for, or a part of a word shorter, so that lengths give nothing
+    away. Pairs for which no other document was found have no label, whether they would have been kept or not.
+    """
+
+    def check(self, shards: Shards, max_tokens: int) -> None:
+        if shards.num_documents < 2:
+            raise InputError(
+                f"next-sentence pairs take segments from other documents, the corpus holds {shards.num_documents};"
+                " give more documents or use sentence-order pairs"
+            )
+
+    def pair(self, store: TokenStore, plan: RowPlan, samples: Array, numbers: Array, draws: PairDraws) -> Pairs:
+        starts, lengths = plan.samples.starts[samples], plan.samples.lengths[samples]
+        cuts = cut_samples(store, starts, lengths, numbers, draws)
+        wanted = lengths - cuts
+        partners, has_partner = _find_partners(store, plan, starts, wanted, numbers, draws)
+        is_labelled = (cuts < lengths) & has_partner
+        is_foreign = is_labelled & _flip(numbers, draws)
+        ends = plan.samples.starts[partners] + plan.samples.lengths[partners]
+        tails = _walk_to_word_start(store, ends - np.maximum(wanted, 1), 1, np.maximum(wanted - 1, 0))
+        return Pairs(
+            starts,
+            cuts,
+            np.where(is_foreign, tails, starts + cuts),
+            np.where(is_foreign, ends - tails, wanted),
+            np.where(is_labelled, np.where(is_foreign, DOES_NOT_FOLLOW, FOLLOWS), IGNORED_LABEL),
+        )
+
+
+def build_pairing(kind: PairKind) -> Pairing:
+    """`nsp`: next-sentence prediction; `sop`: sentence-order prediction."""
+    if kind not in ("nsp", "sop"):
+        raise InputError(f"the kind of pairs is '{kind}'; known are nsp (next sentence) and sop (sentence order)")
+    return NextSentence() if kind == "nsp" else SentenceOrder()
+
+
+def cut_samples(store: TokenStore, starts: Array, lengths: Array, numbers: Array, draws: PairDraws) -> Array:
+    """The length of each sample's first segment: a quarter to three quarters, at a word's beginning if known.
+
+    Tokens do not tell where sentences end, so the place is drawn. Samples too short to cut get their whole length.
+    """
+    shortest = lengths // 4
+    room = lengths - 2 * shortest
+    drawn = draws.draw(Stream.PAIR_CUT, numbers)[:, 0]
+    beyond = (drawn * room) >> 32
+    places = _walk_to_word_start(store, starts + shortest + beyond, -1, beyond)
+    places = _walk_to_word_start(store, places, 1, room - 1 - beyond)
+    return np.where(lengths < MIN_PAIR_TOKENS, lengths, places - starts)
+
+
+def _flip(numbers: Array, draws: PairDraws) -> NDArray[np.bool_]:
+    """True for half of the samples."""
+    return draws.draw(Stream.PAIR_LABEL, numbers)[:, 0] < threshold(0.5)
+
+
+def _find_partners(
+    store: TokenStore, plan: RowPlan, starts: Array, wanted: Array, numbers: Array, draws: PairDraws
+) -> tuple[Array, NDArray[np.bool_]]:
+    """A sample of another document with at least `wanted` tokens for each sample, and whether one was found.
+
+    Of several draws the first from another document counts; a document that holds half of a shard's text fails all
+    of them once in 256 times.
+    """
+    first_ranks = np.searchsorted(plan.samples.lengths, wanted, sorter=plan.by_length)[:, None]
+    drawn = draws.draw(Stream.PAIR_PARTNER, numbers, _NUM_PARTNER_DRAWS)
+    ranks = first_ranks + ((drawn * (len(plan.samples) - first_ranks)) >> 32)
+    candidates = plan.by_length[ranks]
+    is_other = _document_of(store, plan.samples.starts[candidates]) != _document_of(store, starts)[:, None]
+    chosen = is_other.argmax(axis=1)[:, None]
+    return np.take_along_axis(candidates, chosen, axis=1)[:, 0], is_other.any(axis=1)
+
+
+def _document_of(store: TokenStore, places: Array) -> Array:
+    return np.searchsorted(store.offsets, places, side="right") - 1
+
+
+def _walk_to_word_start(store: TokenStore, places: Array, step: Literal[-1, 1], max_steps: Array) -> Array:
+    """The nearest beginning of a word in one direction; the place itself where none is near or words are not known."""
+    if store.word_bits is None:
+        return places
+    found = places.copy()
+    for walked in range(int(max_steps.max(initial=0)) + 1):
+        is_inside = ~read_bits(store.word_bits, found)
+        if not is_inside.any():
+            break
+        goes_on = is_inside & (walked < max_steps)
+        found = np.where(goes_on, found + step, np.where(is_inside, places, found))
+        if not goes_on.any():
+            break
+    return found

@@ -1,0 +1,95 @@
+"""The small masked language model that proposes replacements (Clark et al. 2020, ELECTRA).
+
+It reads the discriminator's own embeddings and predicts with their table, so it holds layers and a head alone.
+B rows, S row length, D the discriminator's width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from maskwright.batch import PackedBatch
+from maskwright.errors import InputError
+from maskwright.models.bert import BERT
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.init import init_weights
+from maskwright.models.modernbert import ModernBERT
+
+_EMBEDDING_PARTS: dict[type[PackedEncoder], tuple[str, ...]] = {
+    BERT: ("embeddings",),
+    ModernBERT: ("word", "embedding_norm", "dropout"),
+}
+"""What `run_layers` has no use for; left in place they would be weights that no loss reaches."""
+
+
+class Generator(nn.Module):
+    """Layers of the discriminator's family at a share of its size, between its embeddings and their table."""
+
+    def __init__(
+        self,
+        encoder: PackedEncoder,
+        vocab_size: int,
+        size: float,
+        num_layers: int,
+        initializer_range: float,
+        layer_norm_eps: float,
+        head_dropout: float,
+    ) -> None:
+        super().__init__()
+        self.encoder_layers = build_layers(encoder, compute_generator_config(encoder.config, size, num_layers))
+        outer, inner, bias = encoder.hidden_size, self.encoder_layers.hidden_size, encoder.mlm_head_bias
+        self.projection = nn.Identity() if inner == outer else nn.Linear(outer, inner, bias=bias)
+        self.dense = nn.Linear(inner, outer, bias=bias)
+        self.activation = nn.GELU()
+        self.dropout = nn.Dropout(head_dropout)
+        self.norm = nn.LayerNorm(outer, eps=layer_norm_eps, bias=bias)
+        self.output_bias = nn.Parameter(encoder.get_input_embeddings().weight.new_zeros(vocab_size))
+        for part in (self.projection, self.dense, self.norm):
+            init_weights(part, initializer_range)
+
+    def forward(self, embedded: Tensor, batch: PackedBatch) -> Tensor:
+        """Hidden states (B, S, the generator's width) of the embedded tokens (B, S, D) of a batch."""
+        return self.encoder_layers.run_layers(self.projection(embedded), batch.positions, batch.document_ids)
+
+    def predict(self, hidden: Tensor, table: Tensor) -> Tensor:
+        """Vocabulary logits (..., V); the table of word embeddings (V or more, D) is the output's weight."""
+        features = self.norm(self.dropout(self.activation(self.dense(hidden))))
+        return F.linear(features, table[: len(self.output_bias)], self.output_bias)
+
+
+def compute_generator_config(config: Any, size: float, num_layers: int) -> Any:
+    """A share of the attention heads, and as much of the widths; the head size stays."""
+    head_size = config.hidden_size // config.num_attention_heads
+    num_attn_heads = max(1, round(size * config.num_attention_heads))
+    share = num_attn_heads / config.num_attention_heads
+    return replace(
+        config,
+        hidden_size=num_attn_heads * head_size,
+        num_attention_heads=num_attn_heads,
+        intermediate_size=max(1, round(share * config.intermediate_size)),
+        num_hidden_layers=num_layers,
+    )
+
+
+def build_layers(encoder: PackedEncoder, config: Any) -> PackedEncoder:
+    """An encoder of the same family without embeddings of its own."""
+    family = find_family_class(encoder)
+    layers = family(config)
+    for part in _EMBEDDING_PARTS[family]:
+        delattr(layers, part)
+    return layers
+
+
+def find_family_class(encoder: nn.Module) -> type[PackedEncoder]:
+    for family in _EMBEDDING_PARTS:
+        if isinstance(encoder, family):
+            return family
+    known = " or ".join(family.__name__ for family in _EMBEDDING_PARTS)
+    raise InputError(
+        f"the encoder is a {type(encoder).__name__}; replaced-token detection shares an encoder's embeddings, so it"
+        f" needs a {known} of maskwright"
+    )

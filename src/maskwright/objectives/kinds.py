@@ -1,0 +1,38 @@
+"""The kinds of language model that share an encoder and a prediction head, by what they were trained to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from maskwright.models.pretrained import read_own_settings
+from maskwright.objectives.causal_lm import CausalLanguageModel
+from maskwright.objectives.hybrid_lm import HybridLanguageModel
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+
+Build = Callable[..., MaskedLanguageModel]
+
+
+def describe_objective(model: MaskedLanguageModel) -> dict[str, Any]:
+    """What config.json says of it beside the settings that all kinds have."""
+    if isinstance(model, HybridLanguageModel):
+        share = None if callable(model.causal_share) else model.causal_share
+        return {"mode": model.mode, "causal_share": share, "shifts_masks": model.shifts_masks}
+    return {"mode": model.mode}
+
+
+def find_objective(config: Mapping[str, Any]) -> Build:
+    """The kind that a config.json describes; without our word on it, a decoder is causal."""
+    described = read_own_settings(config, "objective")
+    match described.get("mode", "clm" if config.get("is_decoder") else "mlm"):
+        case "clm":
+            return CausalLanguageModel
+        case "hybrid":
+            share = described.get("causal_share")
+            return partial(
+                HybridLanguageModel,
+                causal_share=0.0 if share is None else float(share),
+                shifts_masks=bool(described.get("shifts_masks", True)),
+            )
+    return MaskedLanguageModel

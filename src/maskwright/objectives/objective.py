@@ -1,0 +1,69 @@
+"""What a trainer trains: a model with a loss over packed batches, and the metrics that belong to the loss."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import nn
+
+from maskwright.batch import PackedBatch
+from maskwright.masking.tokens import CorruptedBatch, TokenMasker
+from maskwright.objectives.loss import LossSums
+from maskwright.objectives.snapshot import ModelSnapshot
+
+
+class Objective(nn.Module, ABC):
+    """A loss in one or several parts.
+
+    Each part is a sum over tokens, divided by a count of its own over the whole batch, whatever the number of
+    micro-batches and processes, and weighted. Counts are known before the model runs: `count` of what `corrupt` made.
+    """
+
+    encoder: nn.Module
+    vocab_size: int
+    mask_ratio: float
+    part_weights: tuple[float, ...] = (1.0,)
+    num_figures: ClassVar[int]
+    """Sums beside losses and counts that the metrics are computed from."""
+
+    @property
+    @abstractmethod
+    def token_masker(self) -> TokenMasker:
+        """Masks single tokens whatever the training's strategy, so that models can be compared."""
+
+    @abstractmethod
+    def corrupt(
+        self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
+    ) -> CorruptedBatch:
+        """What the model sees and must answer: a function of (seed, epoch, sample, position), ratio and progress."""
+
+    @abstractmethod
+    def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
+        """The same questions in every evaluation, whatever the run and its progress."""
+
+    @abstractmethod
+    def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
+        """The loss's parts, their counts and the figures of a corrupted batch."""
+
+    @abstractmethod
+    def compute_metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        """Metrics from sums of losses, counts and figures in this order; `loss` comes first, NaN without a count."""
+
+    @abstractmethod
+    def snapshot(self, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
+        """The model as its files will hold it; without `wait` copies from a GPU still run on return."""
+
+    @abstractmethod
+    def load_weights(self, folder: Path) -> None:
+        """Fill this model from a saved one of the same shape."""
+
+    def save_pretrained(self, folder: str | Path, tokenizer: Any = None) -> None:
+        """Write the whole model (and its tokenizer, if given) as a folder of safetensors and JSON."""
+        self.snapshot(tokenizer).write(Path(folder))
+
+    @property
+    def num_sums(self) -> int:
+        return 2 * len(self.part_weights) + self.num_figures

@@ -1,0 +1,284 @@
+"""`ReplacedTokenDetection`: learn to tell which tokens a small generator replaced (Clark et al. 2020, ELECTRA).
+
+B rows, S row length, D width, M masked slots, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed, from_padded
+from maskwright.errors import InputError
+from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
+from maskwright.masking.strategies import build_masker
+from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy, TokenMasker
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoding import encode
+from maskwright.objectives import arguments
+from maskwright.objectives.detection_head import DetectionHead, DetectionOutput
+from maskwright.objectives.generator import Generator, find_family_class
+from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
+from maskwright.objectives.objective import Objective
+from maskwright.objectives.ranking import NUM_BINS, compute_auc, count_scores
+from maskwright.objectives.snapshot import ModelSnapshot
+from maskwright.objectives.token_sampling import draw_uniform, sample_tokens
+from maskwright.randomness import Stream, compute_key
+
+
+@dataclass(frozen=True)
+class ReplaceableBatch(CorruptedBatch):
+    """A masked batch whose masked tokens will be replaced by ones that the generator draws."""
+
+    sampling_key: int = 0
+    """The hash of seed and epoch that the draws are a function of."""
+
+    @property
+    def is_real(self) -> Tensor:
+        return ~self.batch.is_padding
+
+    @property
+    def original_ids(self) -> Tensor:
+        return torch.where(self.selected, self.labels, self.batch.input_ids)
+
+    @property
+    def counts(self) -> Tensor:
+        """(2,) the masked tokens and the real ones."""
+        return torch.stack([self.selected.sum(), self.is_real.sum()])
+
+
+class ReplacedTokenDetection(Objective):
+    """A discriminator, which is the encoder to keep, and a generator that shares its embeddings.
+
+    The loss has two parts: the generator's cross-entropy at masked tokens and, weighted, the discriminator's binary
+    cross-entropy at all real tokens. No gradient passes through the draws between the two.
+    """
+
+    encoder: PackedEncoder
+    num_figures = 2 + 2 * NUM_BINS
+
+    def __init__(
+        self,
+        encoder: PackedEncoder,
+        vocab_size: int,
+        mask_ratio: float = 0.15,
+        mask_token_id: int = 103,
+        random_token_ratio: float = 0.0,
+        unchanged_ratio: float = 0.15,
+        special_token_ids: Sequence[int] = (),
+        generator_size: float = 0.25,
+        generator_layers: int | None = None,
+        discriminator_weight: float = 50.0,
+        temperature: float = 1.0,
+        initializer_range: float = 0.02,
+        mlm_head_dropout: float = 0.1,
+        layer_norm_eps: float = 1e-12,
+        *,
+        selection: Selection = "exact",
+        seed: int = 0,
+        strategy: Strategy = "token",
+        span_p: float = DEFAULT_SPAN_P,
+        span_max_words: int = DEFAULT_SPAN_MAX_WORDS,
+    ) -> None:
+        """`generator_size` is a share of the encoder's attention heads and widths; `generator_layers` are as many as
+        the encoder's by default. A `temperature` above 1 makes replacements more varied; `seed` is that of `propose`.
+        """
+        super().__init__()
+        _check_arguments(locals())
+        self.vocab_size = vocab_size
+        self.special_token_ids = tuple(sorted({int(token_id) for token_id in special_token_ids}))
+        self.mask_ratio = mask_ratio
+        self.generator_size = generator_size
+        self.part_weights = (1.0, discriminator_weight)
+        self.temperature = temperature
+        self.initializer_range = initializer_range
+        self.seed = seed
+        self.masker = build_masker(
+            vocab_size,
+            mask_token_id,
+            self.special_token_ids,
+            strategy=strategy,
+            random_token_ratio=random_token_ratio,
+            unchanged_ratio=unchanged_ratio,
+            selection=selection,
+            span_p=span_p,
+            span_max_words=span_max_words,
+        )
+        self.encoder = encoder
+        self.generator = Generator(
+            encoder,
+            vocab_size,
+            generator_size,
+            encoder.config.num_hidden_layers if generator_layers is None else generator_layers,
+            initializer_range,
+            layer_norm_eps,
+            mlm_head_dropout,
+        )
+        self.detection_head = DetectionHead(encoder, initializer_range)
+
+    @property
+    def mask_ratio(self) -> float:
+        return self._mask_ratio
+
+    @mask_ratio.setter
+    def mask_ratio(self, ratio: float) -> None:
+        arguments.check_mask_ratio(ratio)
+        self._mask_ratio = ratio
+
+    @property
+    def mlm_head_dropout(self) -> float:
+        return self.generator.dropout.p
+
+    @mlm_head_dropout.setter
+    def mlm_head_dropout(self, rate: float) -> None:
+        arguments.check_head_dropout(rate)
+        self.generator.dropout.p = rate
+
+    @property
+    def mask_token_id(self) -> int:
+        return self.masker.mask_token_id
+
+    @property
+    def token_masker(self) -> TokenMasker:
+        return self.masker.token_masker
+
+    def forward(
+        self,
+        input_ids: Tensor | Mapping[str, Tensor] | PackedBatch,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+    ) -> DetectionOutput:
+        """Logits (B, S) of the tokens as they are: positive where one looks replaced."""
+        if isinstance(input_ids, Tensor):
+            batch = from_padded(input_ids, attention_mask, token_type_ids)
+        else:
+            batch = as_packed(input_ids)
+        return DetectionOutput(logits=self.detect(batch))
+
+    def detect(self, batch: PackedBatch) -> Tensor:
+        return self.detection_head(encode(self.encoder, batch))
+
+    def propose(self, inputs: Tensor | Mapping[str, Tensor] | PackedBatch, epoch: int = 0) -> tuple[Tensor, Tensor]:
+        """The ids (B, S) that the discriminator would see under the model's own seed, and where they were replaced."""
+        corrupted = self.corrupt(as_packed(inputs), self.seed, epoch)
+        with torch.no_grad():
+            _, ids = self._generate(corrupted)
+        return ids, ids != corrupted.original_ids
+
+    def corrupt(
+        self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
+    ) -> ReplaceableBatch:
+        """Mask a batch for the generator; the result depends on (seed, epoch, sample, position) and the ratio alone."""
+        masked = self.masker.corrupt(batch, self.mask_ratio if ratio is None else ratio, seed, epoch)
+        return _make_replaceable(masked, seed, epoch)
+
+    def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> ReplaceableBatch:
+        return _make_replaceable(self.token_masker.corrupt(batch, ratio, seed, 0), seed, 0)
+
+    def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
+        """Generator and discriminator: their losses, their right answers and the discriminator's scores in bins."""
+        if not isinstance(corrupted, ReplaceableBatch):
+            raise InputError(
+                f"the batch is a {type(corrupted).__name__} without a key to draw replacements by; corrupt it with"
+                " this model's own corrupt()"
+            )
+        generated, ids = self._generate(corrupted)
+        is_replaced, is_real = ids != corrupted.original_ids, corrupted.is_real
+        logits = self.detect(corrupted.batch.with_input_ids(ids)).float()
+        detection_loss = F.binary_cross_entropy_with_logits(
+            logits, is_replaced.float(), weight=is_real.float(), reduction="sum"
+        )
+        with torch.no_grad():
+            num_detected = (((logits > 0) == is_replaced) & is_real).sum()
+            bins = count_scores(logits, is_replaced, is_real)
+        return LossSums(
+            losses=torch.stack([generated.loss_sum, detection_loss]),
+            counts=torch.stack([generated.num_labelled, is_real.sum()]),
+            figures=torch.cat([torch.stack([generated.num_correct, num_detected]), bins]),
+        )
+
+    def _generate(self, corrupted: ReplaceableBatch) -> tuple[LossSums, Tensor]:
+        """The generator's loss, and the original ids (B, S) with its draws at the masked tokens."""
+        # Static slots keep a GPU from waiting for the host; a CPU has nothing to wait for and skips the empty ones.
+        capacity = corrupted.num_slots if corrupted.labels.is_cuda else None
+        batch, labels = corrupted.batch, corrupted.labels
+        num_tokens = labels.numel()
+        every_place = torch.arange(num_tokens, device=labels.device).view(*labels.shape, 1)
+        places, slot_labels = gather_labelled(every_place, labels, capacity)
+        places = places.squeeze(1)
+
+        self.generator.encoder_layers.recomputes_activations = self.encoder.recomputes_activations
+        embedded = self.encoder.embed(batch.input_ids, batch.positions, batch.token_type_ids)
+        hidden = self.generator(embedded, batch).flatten(0, 1)[places]
+        logits = self.generator.predict(hidden, self.encoder.get_input_embeddings().weight)
+
+        sample_ids, positions = batch.sample_ids.flatten()[places], batch.positions.flatten()[places]
+        drawn = sample_tokens(logits, draw_uniform(corrupted.sampling_key, sample_ids, positions), self.temperature)
+        # Empty slots all stand for the first token; their draws go to a place behind the last, which is cut off.
+        targets = places.where(slot_labels != IGNORED_LABEL, num_tokens)
+        original_ids = corrupted.original_ids
+        ids = F.pad(original_ids.flatten(), (0, 1)).scatter(0, targets, drawn.to(original_ids.dtype))
+        return compute_loss_sums(logits, slot_labels), ids[:-1].view_as(labels)
+
+    def compute_metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        generator_sum, detection_sum, num_masked, num_real, num_predicted, num_detected, *bins = sums
+        masked, real = num_masked or float("nan"), num_real or float("nan")
+        generator_loss, discriminator_loss = generator_sum / masked, detection_sum / real
+        return {
+            "loss": self.part_weights[0] * generator_loss + self.part_weights[1] * discriminator_loss,
+            "generator_loss": generator_loss,
+            "mlm_accuracy": num_predicted / masked,
+            "discriminator_loss": discriminator_loss,
+            "replaced_accuracy": num_detected / real,
+            "replaced_auc": compute_auc(bins[:NUM_BINS], bins[NUM_BINS:]),
+        }
+
+    def snapshot(self, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
+        from maskwright.objectives.replaced_tokens_saving import snapshot_replaced_tokens
+
+        return snapshot_replaced_tokens(self, tokenizer, wait)
+
+    def load_weights(self, folder: Path) -> None:
+        from maskwright.objectives.replaced_tokens_saving import fill_replaced_tokens
+
+        fill_replaced_tokens(self, folder)
+
+    @classmethod
+    def from_pretrained(cls, folder_or_id: str | Path) -> ReplacedTokenDetection:
+        """Load a saved model, its generator included."""
+        from maskwright.objectives.replaced_tokens_saving import load_replaced_tokens
+
+        return load_replaced_tokens(folder_or_id)
+
+
+def _make_replaceable(masked: CorruptedBatch, seed: int, epoch: int) -> ReplaceableBatch:
+    sampling_key = compute_key(seed, epoch, Stream.SAMPLING)
+    return ReplaceableBatch(masked.batch, masked.labels, masked.num_slots, masked.is_causal, sampling_key)
+
+
+def _check_arguments(given: Mapping[str, Any]) -> None:
+    find_family_class(given["encoder"])
+    arguments.check_vocabulary(given["vocab_size"], given["mask_token_id"], given["special_token_ids"])
+    arguments.check_corruption(given["random_token_ratio"], given["unchanged_ratio"], given["selection"])
+    arguments.check_head_dropout(given["mlm_head_dropout"])
+    positive = ("discriminator_weight", "temperature", "initializer_range", "layer_norm_eps")
+    arguments.check_positive(**{name: given[name] for name in positive})
+    embedded, vocab_size = given["encoder"].vocab_size, given["vocab_size"]
+    if embedded < vocab_size:
+        raise InputError(
+            f"the encoder embeds {embedded} tokens, vocab_size is {vocab_size};"
+            f" build the encoder with vocab_size={vocab_size}"
+        )
+    size, layers = given["generator_size"], given["generator_layers"]
+    if not 0.0 < size <= 1.0:
+        raise InputError(f"generator_size is {size}; it must lie in (0, 1], ELECTRA used 0.25 to 0.33")
+    if layers is not None and (not isinstance(layers, int) or layers < 1):
+        raise InputError(
+            f"generator_layers is {layers}; it must be an integer of at least 1, or None for the encoder's"
+        )

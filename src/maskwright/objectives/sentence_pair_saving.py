@@ -1,0 +1,101 @@
+"""Save and load a sentence-pair model: a masked language model's files, and the pair head.
+
+A BERT has the head under the names of Hugging Face's BertForPreTraining, in the same file; for other encoders it is a
+file of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import nn
+
+from maskwright.errors import InputError
+from maskwright.models.bert import BERT
+from maskwright.models.families import State
+from maskwright.models.pretrained import (
+    CONFIG_FILE,
+    OWN_KEY,
+    WEIGHTS_FILE,
+    copy_to_cpu,
+    load_into,
+    read_own_settings,
+    resolve_folder,
+)
+from maskwright.objectives.saving import fill_masked_lm, load_masked_lm, snapshot_masked_lm
+from maskwright.objectives.sentence_pairs import SentencePairModel
+from maskwright.objectives.snapshot import ModelSnapshot
+from maskwright.storage import read_json
+
+PAIR_HEAD_FILE = "pair_head.safetensors"
+_HEAD = "pair_head"
+_OWN_PART = "sentence_pairs"
+_THEIR_MODULES = {"pooler": "bert.pooler.dense", "classifier": "cls.seq_relationship"}
+
+
+def snapshot_sentence_pair(model: SentencePairModel, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
+    """Without `wait` copies from a GPU still run on return."""
+    head = copy_to_cpu(model.pair_head.state_dict(), wait=False)
+    snapshot = snapshot_masked_lm(_without_head(model), tokenizer, wait)
+    snapshot.config[OWN_KEY][_OWN_PART] = {"pair_weight": model.pair_weight}
+    if not isinstance(model.encoder, BERT):
+        return replace(snapshot, others={**snapshot.others, PAIR_HEAD_FILE: head})
+    architecture = snapshot.config["architectures"][0].replace("BertForMaskedLM", "BertForPreTraining")
+    weights = {**snapshot.weights, **{_their_name(name): tensor for name, tensor in head.items()}}
+    return replace(snapshot, config={**snapshot.config, "architectures": [architecture]}, weights=weights)
+
+
+def fill_sentence_pair(model: SentencePairModel, folder: Path) -> None:
+    """Fill a model of the same shape from a saved one."""
+    fill_masked_lm(_without_head(model), folder)
+    _fill_head(model, folder)
+
+
+def load_sentence_pair(folder_or_id: str | Path, encoder: nn.Module | None = None) -> SentencePairModel:
+    folder = resolve_folder(folder_or_id)
+    masked_lm = load_masked_lm(folder, encoder)
+    settings = read_own_settings(read_json(folder / CONFIG_FILE), _OWN_PART)
+    pair_weight = settings.get("pair_weight", 1.0)
+    if not isinstance(pair_weight, int | float) or isinstance(pair_weight, bool):
+        raise InputError(f"{folder / CONFIG_FILE}: 'pair_weight' is {pair_weight!r}; expected a number such as 1.0")
+    model = SentencePairModel.around(masked_lm, pair_weight)
+    _fill_head(model, folder)
+    return model
+
+
+def _without_head(model: SentencePairModel) -> SentencePairModel:
+    """A view of the same weights that has those of a masked language model alone."""
+    view = copy.copy(model)
+    view._modules = {name: module for name, module in model._modules.items() if name != _HEAD}
+    return view
+
+
+def _fill_head(model: SentencePairModel, folder: Path) -> None:
+    is_bert = isinstance(model.encoder, BERT)
+    file = folder / (WEIGHTS_FILE if is_bert else PAIR_HEAD_FILE)
+    names = {name: _their_name(name) if is_bert else name for name in model.pair_head.state_dict()}
+    load_into(model.pair_head, _read_tensors(file, names), file)
+
+
+def _read_tensors(file: Path, names: dict[str, str]) -> State:
+    """Some of a file's tensors, by our names."""
+    found: State = {}
+    if file.is_file():
+        with safe_open(file, framework="pt") as stored:
+            present = set(stored.keys())
+            found = {ours: stored.get_tensor(theirs) for ours, theirs in names.items() if theirs in present}
+    if not found:
+        raise InputError(
+            f"{file.parent} holds a model without a pair head; load it with MaskedLanguageModel.from_pretrained and"
+            " give it one with SentencePairModel.around"
+        )
+    return found
+
+
+def _their_name(name: str) -> str:
+    module, kind = name.split(".")
+    return f"{_THEIR_MODULES[module]}.{kind}"

@@ -1,0 +1,28 @@
+"""A model as its files will hold it, independent of the model's further changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from maskwright.models.families import State
+from maskwright.models.pretrained import write_model_folder
+from maskwright.models.weights_file import write_safetensors
+from maskwright.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ModelSnapshot:
+    config: dict[str, Any]
+    weights: State
+    tokenizer: Tokenizer | None
+    others: dict[str, State] = field(default_factory=dict)
+    """Further weights by the name of their file, for what Hugging Face's layout has no place for."""
+
+    def write(self, folder: Path) -> None:
+        write_model_folder(folder, self.config, self.weights)
+        for name, weights in self.others.items():
+            write_safetensors(folder / name, weights)
+        if self.tokenizer is not None:
+            self.tokenizer.save(folder)

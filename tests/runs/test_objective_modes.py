@@ -1,0 +1,163 @@
+"""Whole runs of every objective that shares the prediction head."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import maskwright as mw
+from maskwright.config import build_config
+from maskwright.errors import InputError
+from maskwright.inference.fill_mask import fill_mask
+from maskwright.inference.generate import generate
+from maskwright.objectives.causal_lm import CausalLanguageModel
+from maskwright.objectives.hybrid_lm import HybridLanguageModel
+from maskwright.runs.model import load_model
+from maskwright.runs.objective import choose_kind, find_causal_share
+from maskwright.runs.pretrain import FinishedRun, pretrain
+from maskwright.sections.objective import PhaseConfig
+
+PLAN = [{"mode": "clm", "until": 0.5}, {"mode": "mlm"}]
+
+
+def run(values: dict[str, Any], name: str, **changes: Any) -> FinishedRun:
+    values = copy.deepcopy(values)
+    values["run"]["name"] = name
+    values["training"] |= {"precision": "fp32", "device": "cpu", **changes.pop("training", {})}
+    return pretrain(build_config({**values, **changes}), console=Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "metric"),
+    [
+        ({"training": {"mode": "clm"}}, CausalLanguageModel, "val_clm_accuracy"),
+        ({"training": {"mode": "hybrid", "causal_share": 0.3}}, HybridLanguageModel, "val_accuracy"),
+        ({"objective": PLAN}, HybridLanguageModel, "val_accuracy"),
+    ],
+)
+def test_a_run_is_saved_as_what_it_was_trained_as(
+    tiny_values: dict[str, Any], changes: dict[str, Any], kind: type, metric: str
+) -> None:
+    finished = run(tiny_values, "mode", **changes)
+    assert metric in finished.trainer.history.history
+    model, _ = load_model(str(finished.folder.path))
+    assert type(model) is kind
+    ids = torch.tensor([[5, 6, 7, 8]])
+    torch.testing.assert_close(model(ids).logits, finished.trainer.model(ids).logits)
+
+
+def test_a_causal_bert_is_read_by_transformers(tiny_values: dict[str, Any]) -> None:
+    finished = run(tiny_values, "clm", training={"mode": "clm"})
+    theirs = AutoModelForCausalLM.from_pretrained(finished.folder.model).eval()
+    ids = torch.tensor([[5, 6, 7, 8, 9, 10]])
+    torch.testing.assert_close(theirs(ids).logits, finished.trainer.model(ids).logits, atol=1e-5, rtol=0)
+
+
+def test_a_plan_resumed_in_its_first_phase_is_bit_equal(tiny_values: dict[str, Any]) -> None:
+    keeping = {"keep_checkpoints": 10}
+    whole = run(tiny_values, "plan", objective=PLAN, training=keeping)
+    folder = whole.folder.path
+    expected = load_file(folder / "model" / "model.safetensors")
+    lines = [{**line, "tokens_per_s": 0, "elapsed_s": 0, "data_wait": 0} for line in whole.folder.read_metrics()]
+    (folder / "final.json").unlink()
+    for checkpoint in (folder / "checkpoints").iterdir():
+        if checkpoint.name != "step-5":
+            shutil.rmtree(checkpoint)
+    assert (folder / "checkpoints" / "step-5").is_dir()
+    resumed = run(tiny_values, "plan", objective=PLAN, training=keeping)
+    found = load_file(folder / "model" / "model.safetensors")
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    again = [{**line, "tokens_per_s": 0, "elapsed_s": 0, "data_wait": 0} for line in resumed.folder.read_metrics()]
+    assert again == lines
+
+
+def test_masking_goes_on_from_a_causal_run(tiny_values: dict[str, Any]) -> None:
+    first = run(tiny_values, "clm", training={"mode": "clm"})
+    second = run({**tiny_values, "model": {"from": str(first.folder.path)}}, "mlm")
+    assert type(second.trainer.model) is mw.MaskedLanguageModel
+    assert "val_mlm_accuracy" in second.trainer.history.history
+
+
+def test_figures_of_masked_runs_are_those_of_the_same_questions(tiny_values: dict[str, Any]) -> None:
+    figures = [
+        run(tiny_values, "a").figures,
+        run(tiny_values, "b", masking={"strategy": "whole_word", "ratio": 0.3}).figures,
+        run(tiny_values, "c", training={"mode": "hybrid"}).figures,
+    ]
+    assert len({one["unigram_loss"] for one in figures}) == 1
+    assert len({one["num_masked"] for one in figures}) == 1
+    assert len({one["loss"] for one in figures}) == 3
+
+
+def test_phases_change_where_they_end() -> None:
+    mixed = PhaseConfig(mode="hybrid", until=0.5, causal_share=0.3)
+    phases = [PhaseConfig(mode="clm", until=0.25), mixed, PhaseConfig()]
+    shares = [find_causal_share(phases, progress) for progress in (0.0, 0.249, 0.25, 0.499, 0.5, 1.0)]
+    assert shares == [1.0, 1.0, 0.3, 0.3, 0.0, 0.0]
+
+
+def test_a_mode_beside_phases_is_refused() -> None:
+    config = build_config({"objective": PLAN, "training": {"mode": "clm"}})
+    with pytest.raises(InputError, match=r"training\.mode is clm and objective has phases"):
+        choose_kind(config)
+
+
+@pytest.fixture(scope="module")
+def causal(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    values = {
+        "run": {"out": str(tmp_path_factory.mktemp("causal"))},
+        "model": {"variant": "tiny", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+        "tokenizer": {"vocab_size": 160},
+        "data": {"train": str(corpus_file), "max_length": 32},
+        "optimizer": {"learning_rate": 1e-2},
+        "training": {"mode": "clm", "max_steps": 60, "epochs": 100, "batch_tokens": 256},
+    }
+    return run(values, "clm").folder.path
+
+
+class TestLooks:
+    def test_a_causal_model_continues_a_text(self, causal: Path) -> None:
+        model, tokenizer = load_model(str(causal))
+        text = generate(model, tokenizer, "the", 8)
+        assert text.startswith("the ")
+        assert text == generate(model, tokenizer, "the", 8)
+        drawn = {generate(model, tokenizer, "the", 8, temperature=1.5, seed=seed) for seed in range(5)}
+        assert len(drawn) > 1
+        assert generate(model, tokenizer, "the", 8, temperature=1.0, top_k=1) == text
+
+    def test_the_continuation_is_the_most_probable_token_each_time(self, causal: Path) -> None:
+        model, tokenizer = load_model(str(causal))
+        ids = tokenizer.encode("the")[:-1]
+        best = int(model(torch.tensor([ids])).logits[0, -1].argmax())
+        assert generate(model, tokenizer, "the", 1) == tokenizer.decode([*ids[1:], best], skip_special_tokens=True)
+
+    def test_the_command_line_continues_and_measures(self, causal: Path, corpus_file: Path, command: Any) -> None:
+        result = command("generate", causal, "the", "--max-new-tokens", "5")
+        assert (result.code, result.out.startswith("the ")) == (0, True)
+        result = command("eval", causal, "mlm", corpus_file)
+        assert (result.code, "clm_accuracy" in result.out) == (0, True)
+
+    def test_too_long_a_text_and_odd_numbers_are_refused(self, causal: Path, command: Any) -> None:
+        command("generate", causal, "the " * 50).assert_refused("the model takes 32")
+        command("generate", causal, "the", "--temperature=-1").assert_refused("temperature is -1.0")
+
+    def test_a_masked_model_does_not_continue(self, trained_run: Path, command: Any) -> None:
+        command("generate", trained_run, "the").assert_refused("trained to fill masked tokens")
+
+
+def test_a_shifted_model_fills_masks_with_the_answer_one_place_earlier(tiny_values: dict[str, Any]) -> None:
+    finished = run(tiny_values, "hybrid", training={"mode": "hybrid"})
+    model, tokenizer = load_model(str(finished.folder.path))
+    text = f"the {tokenizer.mask_token} sat"
+    ids = tokenizer.encode(text)
+    place = ids.index(tokenizer.mask_token_id)
+    best = int(model(torch.tensor([ids])).logits[0, place - 1].argmax())
+    assert fill_mask(model, tokenizer, text, 1)[0][0].token == best
