@@ -231,6 +231,27 @@ def test_rows_are_more_than_97_percent_full(kind: str) -> None:
     assert loader.utilisation() == pytest.approx(filled, abs=0.01)
 
 
+class RememberingShards(StoresInMemory):
+    """Keeps the number of rows for the next loader, as prepared shards do."""
+
+    known: list[int] | None = None
+
+    def row_counts(self, row_length: int, window: int) -> list[int] | None:
+        return self.known
+
+    def remember_row_counts(self, row_length: int, window: int, counts: list[int]) -> None:
+        self.known = counts
+
+
+def test_rows_remembered_for_plain_samples_are_not_taken_for_those_of_pairs() -> None:
+    shards = RememberingShards([build_store()])
+    options: dict[str, Any] = {"row_length": 64, "rows_per_batch": 8, "window": 120, **SPECIAL_IDS}
+    plain = PackedLoader(shards, **options)
+    loader = PackedLoader(shards, pairing=build_pairing("sop"), **options)
+    assert len(read_documents(list(loader.epoch(0)))) == len(loader.samples)
+    assert len(list(PackedLoader(shards, **options).epoch(0))) == len(plain)
+
+
 def test_pair_labels_travel_with_the_batch_and_padding_rows_ask_nothing() -> None:
     batch = next(build_loader("sop").epoch(0)).rows(0, 3)
     assert batch.pair_labels is not None

@@ -81,9 +81,26 @@ def test_a_low_temperature_draws_the_likeliest_token():
     assert torch.equal(ids[~corrupted.selected], batch.input_ids[~corrupted.selected])
 
 
+def test_a_token_drawn_as_it_was_counts_as_original():
+    model = build_model()
+    model.generator.output_bias.data[7] = 100.0  # always drawn
+    batch = from_padded(torch.tensor([[7, 8] * 10]))
+    corrupted = model.corrupt(batch, 0, 0)
+    is_drawn_as_it_was = corrupted.selected & (batch.input_ids == 7)
+    assert is_drawn_as_it_was.any()
+    num_replaced = int((corrupted.selected & (batch.input_ids == 8)).sum())
+    model.detection_head.output.weight.data.zero_()
+    model.detection_head.output.bias.data.fill_(2.0)  # all look replaced
+    sums = model.loss_sums(corrupted)
+    assert int(sums.figures[2 : 2 + NUM_BINS].sum()) == int(sums.figures[1]) == num_replaced
+    expected = num_replaced * math.log1p(math.exp(-2.0)) + (20 - num_replaced) * math.log1p(math.exp(2.0))
+    assert sums.losses[1].item() == pytest.approx(expected, rel=1e-5)
+
+
 def test_static_slots_give_the_same_sums(monkeypatch):
     model = build_model()
-    corrupted = model.corrupt(make_padded(), 0, 0)
+    corrupted = model.corrupt(make_padded(), 0, 3)
+    assert not corrupted.selected[0, 0], "the test needs an unmasked first token, which empty slots stand for"
     expected = model.loss_sums(corrupted)
     assert corrupted.num_slots > int(corrupted.counts[0]), "the test needs empty slots"
     gather = replaced_tokens.gather_labelled

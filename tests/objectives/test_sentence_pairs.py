@@ -361,6 +361,13 @@ def test_model_without_a_pair_head_is_named_and_can_be_given_one(tmp_path: Path,
     assert paired.is_tied
 
 
+def test_damaged_pair_head_is_named(tmp_path: Path) -> None:
+    build_model(build_modernbert()).save_pretrained(tmp_path)
+    (tmp_path / "pair_head.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(InputError, match=r"pair_head\.safetensors is damaged"):
+        SentencePairModel.from_pretrained(tmp_path)
+
+
 def test_saving_leaves_the_model_as_it_is(tmp_path: Path) -> None:
     model = build_model()
     names = set(model.state_dict())

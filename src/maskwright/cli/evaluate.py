@@ -17,9 +17,7 @@ def evaluate(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
     suite: Annotated[str, typer.Argument(help="What to measure: mlm.")],
     sources: Annotated[list[str], typer.Argument(help="Held-out texts: files, folders, globs or builtin:python.")],
-    max_length: Annotated[
-        int | None, typer.Option(help="Row length; unset: up to 512.")
-    ] = None,
+    max_length: Annotated[int | None, typer.Option(help="Row length; unset: up to 512.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Loss, perplexity and accuracy on texts.

@@ -26,7 +26,5 @@ def generate(
 
     language_model, tokenizer = load_model(model)
     typer.echo(
-        continue_text(
-            language_model, tokenizer, text, max_new_tokens, temperature=temperature, top_k=top_k, seed=seed
-        )
+        continue_text(language_model, tokenizer, text, max_new_tokens, temperature=temperature, top_k=top_k, seed=seed)
     )

@@ -38,7 +38,8 @@ def train(
     console = Console()
     run = pretrain(config, overwrite, console)
     console.rule("held-out text")
-    run.predictions.print(console)
+    if run.predictions is not None:
+        run.predictions.print(console)
     for label, value in format_figures(run.figures).items():
         console.print(f"{label:>16}  {value}", highlight=False)
     folder = shlex.quote(str(run.folder.path))
@@ -53,6 +54,8 @@ def train(
 
 
 def _suggest_look(mode: str, folder: str) -> str:
+    if mode == "rtd":
+        return f"maskwright train training.mode=rtd model.from={folder} run.name=longer"
     if mode == "clm":
         return f'maskwright generate {folder} "The for statement is"'
     return f'maskwright fill {folder} "The for [MASK] is used to iterate over a sequence."'

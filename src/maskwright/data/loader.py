@@ -79,7 +79,7 @@ class PackedLoader:
         if pairing is not None:
             pairing.check(self.shards, row_length - NUM_PAIR_SPECIALS)
         self._pairing = pairing
-        self._num_specials = NUM_SPECIALS if pairing is None else NUM_PAIR_SPECIALS
+        self.num_specials = NUM_SPECIALS if pairing is None else NUM_PAIR_SPECIALS
         self._specials = SpecialIds(cls_token_id, sep_token_id, pad_token_id)
         self._next_epoch = 0
         self._plan = lru_cache(maxsize=32)(self._build_plan)
@@ -113,7 +113,7 @@ class PackedLoader:
     def utilisation(self) -> float:
         """The share of row places that samples and their special tokens take, in the first shard."""
         plan = self._plan(self._first_shard)
-        num_tokens = int(plan.samples.lengths.sum()) + self._num_specials * len(plan.samples)
+        num_tokens = int(plan.samples.lengths.sum()) + self.num_specials * len(plan.samples)
         return num_tokens / (plan.num_rows * self.row_length)
 
     def build_batch(self, rows: Sequence[Sequence[int]]) -> PackedBatch:
@@ -171,7 +171,7 @@ class PackedLoader:
         return EpochOrder(self._row_counts, self.shards.weights, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
 
     def _build_plan(self, shard: int) -> RowPlan:
-        return RowPlan.build(self.shards.store(shard), self.row_length, self.window, self._num_specials)
+        return RowPlan.build(self.shards.store(shard), self.row_length, self.window, self.num_specials)
 
     def _count_rows(self) -> list[int]:
         # What shards remember is how many rows plain samples take; pairs take others.

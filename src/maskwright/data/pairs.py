@@ -160,13 +160,12 @@ def _find_partners(
     drawn = draws.draw(Stream.PAIR_PARTNER, numbers, _NUM_PARTNER_DRAWS)
     ranks = first_ranks + ((drawn * (len(plan.samples) - first_ranks)) >> 32)
     candidates = plan.by_length[ranks]
-    is_other = _document_of(store, plan.samples.starts[candidates]) != _document_of(store, starts)[:, None]
+    own_document = np.searchsorted(store.offsets, starts, side="right")[:, None]
+    begins, ends = store.offsets[own_document - 1], store.offsets[own_document]
+    candidate_starts = plan.samples.starts[candidates]
+    is_other: NDArray[np.bool_] = (candidate_starts < begins) | (candidate_starts >= ends)
     chosen = is_other.argmax(axis=1)[:, None]
     return np.take_along_axis(candidates, chosen, axis=1)[:, 0], is_other.any(axis=1)
-
-
-def _document_of(store: TokenStore, places: Array) -> Array:
-    return np.searchsorted(store.offsets, places, side="right") - 1
 
 
 def _walk_to_word_start(store: TokenStore, places: Array, step: Literal[-1, 1], max_steps: Array) -> Array:

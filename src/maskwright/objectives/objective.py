@@ -22,6 +22,8 @@ class Objective(nn.Module, ABC):
     micro-batches and processes, and weighted. Counts are known before the model runs: `count` of what `corrupt` made.
     """
 
+    mode: ClassVar[str]
+    """What configurations call it."""
     encoder: nn.Module
     vocab_size: int
     mask_ratio: float
@@ -59,6 +61,10 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def load_weights(self, folder: Path) -> None:
         """Fill this model from a saved one of the same shape."""
+
+    def other_encoders(self) -> list[nn.Module]:
+        """Encoders beside `encoder` whose layers can be cut over processes one by one."""
+        return []
 
     def save_pretrained(self, folder: str | Path, tokenizer: Any = None) -> None:
         """Write the whole model (and its tokenizer, if given) as a folder of safetensors and JSON."""

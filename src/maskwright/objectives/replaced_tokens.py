@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed, from_padded
 from maskwright.errors import InputError
@@ -60,6 +60,7 @@ class ReplacedTokenDetection(Objective):
     cross-entropy at all real tokens. No gradient passes through the draws between the two.
     """
 
+    mode = "rtd"
     encoder: PackedEncoder
     num_figures = 2 + 2 * NUM_BINS
 
@@ -147,6 +148,9 @@ class ReplacedTokenDetection(Objective):
     @property
     def token_masker(self) -> TokenMasker:
         return self.masker.token_masker
+
+    def other_encoders(self) -> list[nn.Module]:
+        return [self.generator.encoder_layers]
 
     def forward(
         self,

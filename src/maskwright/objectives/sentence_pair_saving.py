@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from maskwright.errors import InputError
@@ -84,10 +84,13 @@ def _fill_head(model: SentencePairModel, folder: Path) -> None:
 def _read_tensors(file: Path, names: dict[str, str]) -> State:
     """Some of a file's tensors, by our names."""
     found: State = {}
-    if file.is_file():
-        with safe_open(file, framework="pt") as stored:
-            present = set(stored.keys())
-            found = {ours: stored.get_tensor(theirs) for ours, theirs in names.items() if theirs in present}
+    try:
+        if file.is_file():
+            with safe_open(file, framework="pt") as stored:
+                present = set(stored.keys())
+                found = {ours: stored.get_tensor(theirs) for ours, theirs in names.items() if theirs in present}
+    except SafetensorError as error:
+        raise InputError(f"{file} is damaged ({error}); copy or export the model again") from error
     if not found:
         raise InputError(
             f"{file.parent} holds a model without a pair head; load it with MaskedLanguageModel.from_pretrained and"

@@ -15,11 +15,13 @@ from maskwright.models.encoding import find_max_length
 from maskwright.models.modernbert import ModernBERT
 from maskwright.models.pretrained import resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.objectives.resizing import resize_vocabulary
 from maskwright.objectives.saving import load_masked_lm
 from maskwright.runs.objective import choose_kind
 from maskwright.text.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 
+TrainedModel = MaskedLanguageModel | ReplacedTokenDetection
 _FAMILIES: dict[str, type[PackedEncoder]] = {"bert": BERT, "modernbert": ModernBERT}
 _MAX_SPARE_TOKENS = 128
 _MODERNBERT_NAMES = {
@@ -30,40 +32,34 @@ _MODERNBERT_NAMES = {
 }
 
 
-def build_model(config: Config, tokenizer: Tokenizer) -> MaskedLanguageModel:
+def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
     """A new model, or the one to continue from under this run's masking and head dropout."""
     torch.manual_seed(config.run.seed)
     if config.model.from_ is not None:
         return _continue_model(config, tokenizer, config.model.from_)
     encoder = _build_encoder(config, tokenizer)
     eps = encoder.config.norm_eps if isinstance(encoder, ModernBERT) else encoder.config.layer_norm_eps
-    return choose_kind(config)(
-        encoder,
-        vocab_size=tokenizer.vocab_size,
-        mask_ratio=config.masking.ratio,
-        mask_token_id=tokenizer.mask_token_id,
-        special_token_ids=tokenizer.all_special_ids,
-        mlm_head_activation=config.model.mlm_head_activation,
-        initializer_range=encoder.config.initializer_range,
-        mlm_head_dropout=config.model.mlm_head_dropout,
-        layer_norm_eps=eps,
-        seed=config.run.seed,
+    settings: dict[str, Any] = {
+        "vocab_size": tokenizer.vocab_size,
+        "mask_ratio": config.masking.ratio,
+        "mask_token_id": tokenizer.mask_token_id,
+        "special_token_ids": tokenizer.all_special_ids,
+        "initializer_range": encoder.config.initializer_range,
+        "mlm_head_dropout": config.model.mlm_head_dropout,
+        "layer_norm_eps": eps,
+        "seed": config.run.seed,
         **_masking_options(config),
-    )
+    }
+    if config.training.mode == "rtd":
+        return ReplacedTokenDetection(encoder, **settings, **config.replaced_tokens.model_dump())
+    return choose_kind(config)(encoder, mlm_head_activation=config.model.mlm_head_activation, **settings)
 
 
-def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> MaskedLanguageModel:
+def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> TrainedModel:
     for name in config.model.shape_overrides():
         origin = f" (preset {config.preset} may set it: preset=domain_adaptation does not)" if config.preset else ""
         raise InputError(f"model.from={source} brings its own shape; remove model.{name}{origin}")
-    model = load_masked_lm(source, build=choose_kind(config))
-    if tokenizer.added_roles and 0 < tokenizer.vocab_size - model.vocab_size <= len(tokenizer.added_roles):
-        resize_vocabulary(
-            model,
-            tokenizer.vocab_size,
-            mask_token_id=tokenizer.mask_token_id,
-            special_token_ids=tokenizer.all_special_ids,
-        )
+    model = _load_to_continue(config, tokenizer, source)
     check_vocabulary(model, tokenizer)
     _check_same_words(tokenizer, source)
     limit = find_max_length(model.encoder)
@@ -76,6 +72,20 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Masked
     model.masker = build_masker(
         model.vocab_size, tokenizer.mask_token_id, tokenizer.all_special_ids, **_masking_options(config)
     )
+    return model
+
+
+def _load_to_continue(config: Config, tokenizer: Tokenizer, source: str) -> TrainedModel:
+    if config.training.mode == "rtd":
+        return ReplacedTokenDetection.from_pretrained(source)
+    model = load_masked_lm(source, build=choose_kind(config))
+    if tokenizer.added_roles and 0 < tokenizer.vocab_size - model.vocab_size <= len(tokenizer.added_roles):
+        resize_vocabulary(
+            model,
+            tokenizer.vocab_size,
+            mask_token_id=tokenizer.mask_token_id,
+            special_token_ids=tokenizer.all_special_ids,
+        )
     return model
 
 
@@ -100,7 +110,7 @@ def load_model(name: str) -> tuple[MaskedLanguageModel, Tokenizer]:
     return model, tokenizer
 
 
-def check_vocabulary(model: MaskedLanguageModel, tokenizer: Tokenizer) -> None:
+def check_vocabulary(model: TrainedModel, tokenizer: Tokenizer) -> None:
     """Catch a tokenizer of another model; a model may have some spare places, as many round their vocabulary up."""
     if not 0 <= model.vocab_size - tokenizer.vocab_size <= _MAX_SPARE_TOKENS:
         raise InputError(

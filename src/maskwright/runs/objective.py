@@ -42,7 +42,8 @@ def find_causal_share(phases: list[PhaseConfig], progress: float) -> float:
 
 def describe_objective(config: Config) -> str:
     masking = f"masking by {config.masking.strategy} from {config.masking.ratio:.0%}"
+    mode = config.training.mode
     if not config.objective:
-        return config.training.mode if config.training.mode == "clm" else f"{config.training.mode}, {masking}"
+        return mode if mode == "clm" else f"{mode}, {masking}"
     phases = [f"{phase.mode} until {phase.until or 1:.0%}" for phase in config.objective]
     return f"{', then '.join(phases)}, {masking}"

@@ -21,7 +21,7 @@ from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.folder import RunFolder, find_run
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.interruption import GracefulStop
-from maskwright.runs.model import build_model
+from maskwright.runs.model import TrainedModel, build_model
 from maskwright.runs.objective import describe_objective
 from maskwright.runs.report import write_report
 from maskwright.text.tokenizer import Tokenizer
@@ -43,7 +43,8 @@ _SHOWN_LENGTH = 24
 class FinishedRun:
     folder: RunFolder
     figures: dict[str, Any]
-    predictions: PredictionView
+    predictions: PredictionView | None
+    """Held-out sentences and what the model makes of them; None for one that predicts no tokens."""
     trainer: Trainer
 
 
@@ -71,7 +72,7 @@ class _Start:
 
     run: RunFolder
     data: TrainingData
-    model: MaskedLanguageModel
+    model: TrainedModel
     unigram_loss: float
 
 
@@ -102,8 +103,10 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
     if world.is_main:
         model.save_pretrained(run.model, tokenizer)
     figures = _evaluate(config, trainer, validation, start.unigram_loss)
-    shown = validation.build_batch([[sample] for sample in _choose_samples(validation)])
-    predictions = build_prediction_view(model, shown, tokenizer, len(shown.input_ids), mask_ratio=EVALUATION_RATIO)
+    predictions = None
+    if isinstance(model, MaskedLanguageModel):
+        shown = validation.build_batch([[sample] for sample in _choose_samples(validation)])
+        predictions = build_prediction_view(model, shown, tokenizer, len(shown.input_ids), mask_ratio=EVALUATION_RATIO)
     if world.is_main:
         for note in write_report(run, config, figures, predictions):
             _say(console, f"note: {note}")
@@ -123,7 +126,7 @@ def _say(console: Console, text: str, style: str = "yellow") -> None:
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
-def build_trainer(config: Config, model: MaskedLanguageModel) -> Trainer:
+def build_trainer(config: Config, model: TrainedModel) -> Trainer:
     masking = config.masking
     final_ratio = masking.ratio if masking.final_ratio is None else masking.final_ratio
     return Trainer(
@@ -235,7 +238,7 @@ def _evaluate(config: Config, trainer: Trainer, validation: PackedLoader, unigra
     if config.training.final_evaluation:
         evaluation = evaluate(trainer.model, validation.epoch(0), placed=trainer.engine.placed, world=trainer.world)
         figures = {
-            "loss": evaluation.loss,
+            **evaluation.metrics,
             "accuracy": evaluation.accuracy,
             "perplexity": evaluation.perplexity,
             "unigram_loss": unigram_loss,

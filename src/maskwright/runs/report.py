@@ -41,7 +41,9 @@ pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 13px }
 """
 
 
-def write_report(run: RunFolder, config: Config, figures: dict[str, Any], predictions: PredictionView) -> list[str]:
+def write_report(
+    run: RunFolder, config: Config, figures: dict[str, Any], predictions: PredictionView | None
+) -> list[str]:
     """Write both files; the sentences returned say what had to be left out."""
     metrics = run.read_metrics()
     notes = []
@@ -73,19 +75,20 @@ def plot_curves(metrics: list[dict[str, float]], unigram_loss: float | None, pat
     figure.savefig(path)
 
 
-def _build_html(run: RunFolder, config: Config, figures: dict[str, Any], predictions: PredictionView) -> str:
+def _build_html(run: RunFolder, config: Config, figures: dict[str, Any], predictions: PredictionView | None) -> str:
     name = html.escape(config.run.name)
     picture = ""
     if run.curves_file.is_file():
         encoded = base64.b64encode(run.curves_file.read_bytes()).decode()
         picture = f'<h2>Curves</h2><img alt="training curves" src="data:image/png;base64,{encoded}">'
     rows = "".join(f"<tr><th>{label}</th><td>{value}</td></tr>" for label, value in format_figures(figures).items())
+    shown = "" if predictions is None else f"<h2>Held-out predictions</h2>{predictions._repr_html_()}"
     settings = html.escape(yaml.safe_dump(config.model_dump(by_alias=True, exclude_none=True), sort_keys=False))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>{name}</title><style>{_STYLE}</style></head>"
         f"<body><h1>{name}</h1><h2>Figures</h2><table>{rows}</table>{picture}"
-        f"<h2>Held-out predictions</h2>{predictions._repr_html_()}"
+        f"{shown}"
         f"<h2>Configuration</h2><pre>{settings}</pre></body></html>\n"
     )
 
@@ -94,15 +97,21 @@ def format_figures(figures: dict[str, Any]) -> dict[str, str]:
     """The figures of a run in words."""
     formatted = {}
     if "loss" in figures:
-        gain = figures["unigram_loss"] - figures["loss"]
+        loss = figures.get("generator_loss", figures["loss"])
+        gain = figures["unigram_loss"] - loss
         side = "under" if gain >= 0 else "over"
         asked = "next" if figures.get("objective") == "clm" else "masked"
         formatted = {
-            "held-out loss": f"{figures['loss']:.3f} ({abs(gain):.2f} nats {side} the unigram baseline"
+            "held-out loss": f"{loss:.3f} ({abs(gain):.2f} nats {side} the unigram baseline"
             f" {figures['unigram_loss']:.3f})",
             f"{asked} accuracy": f"{figures['accuracy']:.1%} of {figures['num_masked']:,} held-out {asked} tokens",
             "perplexity": f"{figures['perplexity']:.1f}",
         }
+    if "replaced_auc" in figures:
+        formatted["replaced tokens"] = (
+            f"AUC {figures['replaced_auc']:.3f}, {figures['replaced_accuracy']:.1%} of all tokens judged right"
+            " (the figures above are the generator's)"
+        )
     return formatted | {
         "trained on": f"{figures['tokens']:,} tokens in {figures['steps']:,} steps, {figures['seconds']:.0f} s"
         f" ({figures['tokens'] / max(figures['seconds'], 1e-9):,.0f} tokens/s)",

@@ -24,6 +24,14 @@ class PhaseConfig(Section):
         return {"mlm": 0.0, "clm": 1.0, "hybrid": self.causal_share}[self.mode]
 
 
+class ReplacedTokensConfig(Section):
+    """training.mode=rtd: a small generator fills masked tokens, the model finds out which (Clark et al. 2020)."""
+
+    generator_size: float = Field(0.25, gt=0, le=1, description="Width of the generator, as a share of the model's.")
+    discriminator_weight: float = Field(50.0, gt=0, description="Weight of finding replaced tokens in the loss.")
+    temperature: float = Field(1.0, gt=0, description="Of the generator's choice of tokens.")
+
+
 def check_phases(phases: list[PhaseConfig]) -> list[PhaseConfig]:
     """Phases follow one another and the last ends with the run."""
     ends = [phase.until for phase in phases]

@@ -105,8 +105,8 @@ class ScheduleConfig(Section):
 
 
 class TrainingConfig(SynonymsOfTraining):
-    mode: Literal["mlm", "clm", "hybrid"] = Field(
-        "mlm", description="The objective: masked tokens, next tokens, or some samples of each."
+    mode: Literal["mlm", "clm", "hybrid", "rtd"] = Field(
+        "mlm", description="The objective: masked tokens, next tokens, some samples of each, or replaced tokens."
     )
     causal_share: float = Field(0.5, ge=0, le=1, description="hybrid: share of samples whose next tokens are learnt.")
     epochs: int = Field(3, ge=1, description="Passes over the data.")

@@ -40,7 +40,8 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(min(self.loss, 700.0))
+        """Of the predicted tokens; where others are detected as well, of the generator's."""
+        return math.exp(min(self.metrics.get("generator_loss", self.loss), 700.0))
 
 
 @torch.no_grad()

@@ -150,6 +150,8 @@ def find_matrices(model: nn.Module) -> dict[int, list[Tensor]]:
         weight, num_stacked = _find_matrix(module)
         if weight is None or module is vocabulary_output or weight in seen or not weight.requires_grad:
             continue
+        if weight.shape[0] == 1:  # a single output has no directions to balance
+            continue
         seen.add(weight)
         matrices[num_stacked].append(weight)
     return matrices

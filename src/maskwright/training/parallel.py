@@ -97,8 +97,9 @@ class Sharded(Alone):
         self._sharded_model = copy.deepcopy(model).to(device)
         self._mesh = init_device_mesh(device.type, (world.size,))
         self._core = ObjectiveModule(self._sharded_model, precision)
-        for layer in getattr(self._sharded_model.encoder, "layers", ()):
-            fully_shard(layer, mesh=self._mesh)
+        for part in (self._sharded_model.encoder, *self._sharded_model.other_encoders()):
+            for layer in getattr(part, "layers", ()):
+                fully_shard(layer, mesh=self._mesh)
         fully_shard(self._core, mesh=self._mesh)
         self._objective = self._core
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from maskwright.data.loader import PackedLoader
 from maskwright.inference.visualize import split_text
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.runs.model import TrainedModel
 from maskwright.text.tokenizer import Tokenizer
 
 _READABLE_LENGTH = 24
@@ -25,7 +25,7 @@ class MaskedExample:
     """Where the model has to answer: masked, replaced by a random token, or left as it is."""
 
 
-def build_example(model: MaskedLanguageModel, tokenizer: Tokenizer, held_out: PackedLoader, seed: int) -> MaskedExample:
+def build_example(model: TrainedModel, tokenizer: Tokenizer, held_out: PackedLoader, seed: int) -> MaskedExample:
     """The sample of the most readable length under the masking of a run's first epoch; the model is on the CPU."""
     sample = int(np.argmin(np.abs(held_out.samples.lengths - _READABLE_LENGTH)))
     batch = held_out.build_batch([[sample]])

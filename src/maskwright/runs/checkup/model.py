@@ -7,13 +7,13 @@ from torch import nn
 
 from maskwright.config import Config
 from maskwright.models.encoding import find_hidden_size
-from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.checkup.findings import Finding
+from maskwright.runs.model import TrainedModel
 from maskwright.training.engine import Engine
 from maskwright.training.precision import choose_precision
 
 
-def check_model(config: Config, model: MaskedLanguageModel) -> Finding:
+def check_model(config: Config, model: TrainedModel) -> Finding:
     num_parameters = sum(param.numel() for param in model.parameters())
     tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     share = sum(table.numel() for table in tables) / num_parameters
