@@ -163,9 +163,9 @@ def _find_partners(
     own_document = np.searchsorted(store.offsets, starts, side="right")[:, None]
     begins, ends = store.offsets[own_document - 1], store.offsets[own_document]
     candidate_starts = plan.samples.starts[candidates]
-    is_other: NDArray[np.bool_] = (candidate_starts < begins) | (candidate_starts >= ends)
+    is_other = (candidate_starts < begins) | (candidate_starts >= ends)
     chosen = is_other.argmax(axis=1)[:, None]
-    return np.take_along_axis(candidates, chosen, axis=1)[:, 0], is_other.any(axis=1)
+    return np.take_along_axis(candidates, chosen, 1)[:, 0], np.take_along_axis(is_other, chosen, 1)[:, 0]
 
 
 def _walk_to_word_start(store: TokenStore, places: Array, step: Literal[-1, 1], max_steps: Array) -> Array:

@@ -99,10 +99,9 @@ class Masker(ABC):
 
     @cached_property
     def token_masker(self) -> TokenMasker:
-        """Masks single tokens with the same settings: what models are measured by, however they were trained."""
+        """Masks single tokens in BERT's way: what models are measured by, however they were trained."""
         specials = torch.nonzero(self._is_special).flatten().tolist()
-        split = (self.random_token_ratio, self.unchanged_ratio)
-        return TokenMasker(len(self._is_special), self.mask_token_id, specials, *split, self.selection)
+        return TokenMasker(len(self._is_special), self.mask_token_id, specials)
 
     def corrupt(self, batch: PackedBatch, ratio: float, seed: int, epoch: int) -> CorruptedBatch:
         """Mask `ratio` of each sample's ordinary tokens."""
@@ -143,10 +142,6 @@ class TokenMasker(Masker):
 
     strategy = "token"
     max_unit_tokens = 1
-
-    @cached_property
-    def token_masker(self) -> TokenMasker:
-        return self
 
     def _group(self, batch: PackedBatch, is_maskable: Tensor, hashes: Tensor) -> Units:
         return Units()
