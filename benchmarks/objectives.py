@@ -32,6 +32,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "hybrid, 25% causal": {"training": {"mode": "hybrid", "causal_share": 0.25}},
     "hybrid, 50% causal": {"training": {"mode": "hybrid", "causal_share": 0.5}},
     "clm until 25%, then mlm": {"objective": [{"mode": "clm", "until": 0.25}, {"mode": "mlm"}]},
+    "mlm and next sentence": {"pairs": {"task": "nsp"}},
+    "mlm and sentence order": {"pairs": {"task": "sop"}},
     "rtd": {"training": {"mode": "rtd"}},
     "clm": {"training": {"mode": "clm"}},
 }
@@ -50,7 +52,7 @@ def measure(name: str, seed: int, arguments: argparse.Namespace, folder: Path) -
     run = {"name": f"{list(VARIANTS).index(name)}-{seed}", "out": str(folder), "seed": seed}
     config = mw.Config.from_preset("quickstart", {**changes, "training": training, "run": run})
     figures = mw.pretrain(config, console=Console(quiet=True)).figures
-    loss = figures.get("generator_loss", figures["loss"])
+    loss = figures.get("generator_loss", figures.get("mlm_loss", figures["loss"]))
     return {"loss": loss, "accuracy": figures["accuracy"], "unigram_loss": figures["unigram_loss"]}
 
 

@@ -15,7 +15,7 @@ from maskwright.presets import PRESETS
 from maskwright.sections.base import Section, explain, read_value
 from maskwright.sections.data import AugmentationConfig, DataConfig, QualityConfig, TokenizerConfig
 from maskwright.sections.model import ModelConfig
-from maskwright.sections.objective import PhaseConfig, ReplacedTokensConfig, check_phases
+from maskwright.sections.objective import PairsConfig, PhaseConfig, ReplacedTokensConfig, check_phases
 from maskwright.sections.training import MaskingConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.sections.translation import find_spellings, translate
 from maskwright.storage import write_text
@@ -43,6 +43,7 @@ class Config(Section):
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     replaced_tokens: ReplacedTokensConfig = Field(default_factory=ReplacedTokensConfig)
+    pairs: PairsConfig = Field(default_factory=PairsConfig)
     objective: list[PhaseConfig] = Field(
         default_factory=list,
         description="Phases, such as [{mode: clm, until: 0.25}, {mode: mlm}]; unset: training.mode throughout.",

@@ -1,4 +1,4 @@
-"""`SentencePairModel`: parity with BertForPreTraining, the two parts of its loss, its files, and that it learns."""
+"""`SentencePairModel`: parity with BertForPreTraining, the two parts of its loss, and that it learns and resumes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertForPreTraining
+from transformers import BertConfig, BertForPreTraining
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, from_padded
 from maskwright.data.loader import PackedLoader
@@ -21,7 +21,6 @@ from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.families import BERT_FAMILY
 from maskwright.models.modernbert import ModernBERT
-from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.sentence_pairs import CorruptedPairs, SentencePairModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.callbacks import Callback
@@ -46,19 +45,6 @@ def _one_thread_and_seed():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-class OwnEncoder(nn.Module):
-    hidden_size = 16
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(V, 16)
-        self.mix = nn.Linear(16, 16)
-
-    def forward(self, input_ids: Tensor) -> dict[str, Tensor]:
-        embedded = self.embedding(input_ids)
-        return {"last_hidden_state": embedded + self.mix(embedded).mean(dim=1, keepdim=True)}
 
 
 def build_bert(dropout: float = 0.0, hidden_size: int = 16) -> BERT:
@@ -306,70 +292,3 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, kind: str, buil
     assert resumed.history.history == whole.history.history
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, resumed.model.state_dict()[name]), name
-
-
-def pair_logits(model: SentencePairModel) -> Tensor:
-    return model.eval().predict_pairs(next(build_loader().epoch(0)))
-
-
-@pytest.mark.parametrize("build_encoder", [build_bert, build_modernbert, OwnEncoder])
-def test_saved_models_come_back_whole(tmp_path: Path, build_encoder) -> None:
-    model = build_model(build_encoder(), pair_weight=0.5, mask_ratio=0.3)
-    model.save_pretrained(tmp_path)
-    needed = build_encoder() if build_encoder is OwnEncoder else None
-    loaded = SentencePairModel.from_pretrained(tmp_path, encoder=needed)
-    assert (loaded.pair_weight, loaded.mask_ratio) == (0.5, 0.3)
-    filled = build_model(build_encoder())
-    filled.load_weights(tmp_path)
-    for other in (loaded, filled):
-        assert other.state_dict().keys() == model.state_dict().keys()
-        assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in model.state_dict().items())
-        assert torch.equal(pair_logits(other), pair_logits(model))
-    masked_lm = MaskedLanguageModel.from_pretrained(tmp_path, encoder=needed)
-    assert torch.equal(masked_lm.mlm_dense.weight, model.mlm_dense.weight)
-
-
-def test_transformers_reads_a_saved_bert(tmp_path: Path) -> None:
-    model = build_model().eval()
-    model.save_pretrained(tmp_path)
-    inputs, _, _ = make_padded_pairs()
-    with torch.no_grad():
-        theirs, loading = BertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
-        output = theirs.eval()(**inputs)
-        expected = model(**inputs).logits
-        torch.testing.assert_close(output.seq_relationship_logits, model.predict_pairs(from_padded(**inputs)))
-        is_real = inputs["attention_mask"].bool()
-        torch.testing.assert_close(output.prediction_logits[is_real], expected[is_real], rtol=1e-4, atol=1e-5)
-        masked_lm = BertForMaskedLM.from_pretrained(tmp_path).eval()
-        torch.testing.assert_close(masked_lm(**inputs).logits, output.prediction_logits)
-    assert not loading["missing_keys"]
-    assert not loading["unexpected_keys"]
-    assert theirs.config.architectures == ["BertForPreTraining"]
-    assert isinstance(AutoModelForMaskedLM.from_pretrained(tmp_path), BertForMaskedLM)
-
-
-@pytest.mark.parametrize("build_encoder", [build_bert, build_modernbert])
-def test_model_without_a_pair_head_is_named_and_can_be_given_one(tmp_path: Path, build_encoder) -> None:
-    masked_lm = MaskedLanguageModel(build_encoder(), V, mask_token_id=MASK, strategy="span", mask_ratio=0.2)
-    masked_lm.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"without a pair head; .* SentencePairModel\.around"):
-        SentencePairModel.from_pretrained(tmp_path)
-    paired = SentencePairModel.around(masked_lm.eval(), pair_weight=2.0)
-    ids = torch.randint(5, V, (2, 9))
-    assert torch.equal(paired(ids).logits, masked_lm(ids).logits)
-    assert (paired.pair_weight, paired.mask_ratio, paired.masker.settings()) == (2.0, 0.2, masked_lm.masker.settings())
-    assert paired.is_tied
-
-
-def test_damaged_pair_head_is_named(tmp_path: Path) -> None:
-    build_model(build_modernbert()).save_pretrained(tmp_path)
-    (tmp_path / "pair_head.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(InputError, match=r"pair_head\.safetensors is damaged"):
-        SentencePairModel.from_pretrained(tmp_path)
-
-
-def test_saving_leaves_the_model_as_it_is(tmp_path: Path) -> None:
-    model = build_model()
-    names = set(model.state_dict())
-    model.save_pretrained(tmp_path)
-    assert set(model.state_dict()) == names

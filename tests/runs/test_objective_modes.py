@@ -11,9 +11,10 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BertForPreTraining
 
 import maskwright as mw
+from maskwright.batch import from_padded
 from maskwright.config import build_config
 from maskwright.errors import InputError
 from maskwright.inference.fill_mask import fill_mask
@@ -161,3 +162,36 @@ def test_a_shifted_model_fills_masks_with_the_answer_one_place_earlier(tiny_valu
     place = ids.index(tokenizer.mask_token_id)
     best = int(model(torch.tensor([ids])).logits[0, place - 1].argmax())
     assert fill_mask(model, tokenizer, text, 1)[0][0].token == best
+
+
+@pytest.mark.parametrize("task", ["nsp", "sop"])
+def test_pairs_are_a_second_part_of_the_loss_and_of_the_saved_model(tiny_values: dict[str, Any], task: str) -> None:
+    finished = run(tiny_values, "pairs", pairs={"task": task, "weight": 0.5})
+    history = finished.trainer.history.history
+    assert history["val_loss"][-1] == pytest.approx(history["val_mlm_loss"][-1] + 0.5 * history["val_pair_loss"][-1])
+    again = run({**tiny_values, "model": {"from": str(finished.folder.path)}}, "more", pairs={"task": task})
+    assert isinstance(again.trainer.model, mw.SentencePairModel)
+    theirs = BertForPreTraining.from_pretrained(finished.folder.model).eval()
+    ids, segments = torch.tensor([[2, 6, 7, 3, 8, 9, 3]]), torch.tensor([[0, 0, 0, 0, 1, 1, 1]])
+    ours = finished.trainer.model.predict_pairs(from_padded(ids, token_type_ids=segments))
+    expected = theirs(ids, token_type_ids=segments).seq_relationship_logits
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=0)
+
+
+def test_pairs_beside_another_objective_are_refused() -> None:
+    with pytest.raises(InputError, match=r"pairs\.task=nsp is an addition to masked"):
+        choose_kind(build_config({"pairs": {"task": "nsp"}, "training": {"mode": "clm"}}))
+
+
+def test_replaced_tokens_are_detected_in_a_run_that_resumes(tiny_values: dict[str, Any]) -> None:
+    settings = {"training": {"mode": "rtd", "keep_checkpoints": 10}, "replaced_tokens": {"generator_size": 0.5}}
+    whole = run(tiny_values, "rtd", **copy.deepcopy(settings))
+    assert 0 <= whole.figures["replaced_auc"] <= 1
+    expected = load_file(whole.folder.model / "replaced_tokens.safetensors")
+    (whole.folder.path / "final.json").unlink()
+    for checkpoint in whole.folder.checkpoints.iterdir():
+        if checkpoint.name != "step-5":
+            shutil.rmtree(checkpoint)
+    run(tiny_values, "rtd", **copy.deepcopy(settings))
+    found = load_file(whole.folder.model / "replaced_tokens.safetensors")
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())

@@ -26,6 +26,7 @@ from maskwright.models.pretrained import (
     read_own_settings,
     resolve_folder,
 )
+from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.saving import fill_masked_lm, load_masked_lm, snapshot_masked_lm
 from maskwright.objectives.sentence_pairs import SentencePairModel
 from maskwright.objectives.snapshot import ModelSnapshot
@@ -64,6 +65,15 @@ def load_sentence_pair(folder_or_id: str | Path, encoder: nn.Module | None = Non
         raise InputError(f"{folder / CONFIG_FILE}: 'pair_weight' is {pair_weight!r}; expected a number such as 1.0")
     model = SentencePairModel.around(masked_lm, pair_weight)
     _fill_head(model, folder)
+    return model
+
+
+def continue_with_pairs(folder_or_id: str | Path, pair_weight: float) -> SentencePairModel:
+    """A saved masked language model with its pair head, or with a new one where it has none."""
+    folder = resolve_folder(folder_or_id)
+    model = SentencePairModel.around(load_masked_lm(folder, build=MaskedLanguageModel), pair_weight)
+    if _OWN_PART in read_json(folder / CONFIG_FILE).get(OWN_KEY, {}):
+        _fill_head(model, folder)
     return model
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from maskwright.config import Config
 from maskwright.data.loader import PackedLoader
+from maskwright.data.pairs import build_pairing
 from maskwright.data.shards import (
     TOKENIZER_FOLDER,
     PreparedShards,
@@ -151,6 +152,7 @@ def _loader_options(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
         "window": config.data.packing_window,
         "pin_memory": torch.cuda.is_available(),
         "with_words": config.masking.needs_words,
+        "pairing": None if config.pairs.task is None else build_pairing(config.pairs.task),
     }
 
 

@@ -18,6 +18,7 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.objectives.resizing import resize_vocabulary
 from maskwright.objectives.saving import load_masked_lm
+from maskwright.objectives.sentence_pair_saving import continue_with_pairs
 from maskwright.runs.objective import choose_kind
 from maskwright.text.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 
@@ -51,7 +52,13 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
         **_masking_options(config),
     }
     if config.training.mode == "rtd":
-        return ReplacedTokenDetection(encoder, **settings, **config.replaced_tokens.model_dump())
+        return ReplacedTokenDetection(
+            encoder,
+            generator_size=config.replaced_tokens.generator_size,
+            discriminator_weight=config.replaced_tokens.discriminator_weight,
+            temperature=config.replaced_tokens.temperature,
+            **settings,
+        )
     return choose_kind(config)(encoder, mlm_head_activation=config.model.mlm_head_activation, **settings)
 
 
@@ -78,6 +85,9 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
 def _load_to_continue(config: Config, tokenizer: Tokenizer, source: str) -> TrainedModel:
     if config.training.mode == "rtd":
         return ReplacedTokenDetection.from_pretrained(source)
+    if config.pairs.task is not None:
+        choose_kind(config)  # refuses what pairs do not go with
+        return continue_with_pairs(source, config.pairs.weight)
     model = load_masked_lm(source, build=choose_kind(config))
     if tokenizer.added_roles and 0 < tokenizer.vocab_size - model.vocab_size <= len(tokenizer.added_roles):
         resize_vocabulary(

@@ -10,12 +10,20 @@ from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.hybrid_lm import HybridLanguageModel
 from maskwright.objectives.kinds import Build
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.sentence_pairs import SentencePairModel
 from maskwright.sections.objective import PhaseConfig
 
 
 def choose_kind(config: Config) -> Build:
     """What makes the model out of an encoder and settings."""
     phases, training = config.objective, config.training
+    if config.pairs.task is not None:
+        if phases or training.mode != "mlm":
+            raise InputError(
+                f"pairs.task={config.pairs.task} is an addition to masked language modelling; set training.mode=mlm and"
+                " no phases, or unset it"
+            )
+        return partial(SentencePairModel, pair_weight=config.pairs.weight)
     if phases:
         if training.mode != "mlm":
             raise InputError(
@@ -42,7 +50,7 @@ def find_causal_share(phases: list[PhaseConfig], progress: float) -> float:
 
 def describe_objective(config: Config) -> str:
     masking = f"masking by {config.masking.strategy} from {config.masking.ratio:.0%}"
-    mode = config.training.mode
+    mode = config.training.mode if config.pairs.task is None else f"mlm and {config.pairs.task}"
     if not config.objective:
         return mode if mode == "clm" else f"{mode}, {masking}"
     phases = [f"{phase.mode} until {phase.until or 1:.0%}" for phase in config.objective]

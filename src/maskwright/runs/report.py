@@ -97,7 +97,7 @@ def format_figures(figures: dict[str, Any]) -> dict[str, str]:
     """The figures of a run in words."""
     formatted = {}
     if "loss" in figures:
-        loss = figures.get("generator_loss", figures["loss"])
+        loss = figures.get("generator_loss", figures.get("mlm_loss", figures["loss"]))
         gain = figures["unigram_loss"] - loss
         side = "under" if gain >= 0 else "over"
         asked = "next" if figures.get("objective") == "clm" else "masked"
@@ -107,6 +107,8 @@ def format_figures(figures: dict[str, Any]) -> dict[str, str]:
             f"{asked} accuracy": f"{figures['accuracy']:.1%} of {figures['num_masked']:,} held-out {asked} tokens",
             "perplexity": f"{figures['perplexity']:.1f}",
         }
+    if "pair_accuracy" in figures:
+        formatted["pair accuracy"] = f"{figures['pair_accuracy']:.1%} of held-out pairs"
     if "replaced_auc" in figures:
         formatted["replaced tokens"] = (
             f"AUC {figures['replaced_auc']:.3f}, {figures['replaced_accuracy']:.1%} of all tokens judged right"

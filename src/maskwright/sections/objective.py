@@ -32,6 +32,15 @@ class ReplacedTokensConfig(Section):
     temperature: float = Field(1.0, gt=0, description="Of the generator's choice of tokens.")
 
 
+class PairsConfig(Section):
+    """An auxiliary loss on pairs of segments, as BERT and ALBERT have it."""
+
+    task: Literal["nsp", "sop"] | None = Field(
+        None, description="Does b follow a (nsp), are a and b in order (sop); unset: no pairs."
+    )
+    weight: float = Field(1.0, gt=0, description="Of the auxiliary loss.")
+
+
 def check_phases(phases: list[PhaseConfig]) -> list[PhaseConfig]:
     """Phases follow one another and the last ends with the run."""
     ends = [phase.until for phase in phases]

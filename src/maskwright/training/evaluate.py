@@ -34,14 +34,18 @@ class Evaluation:
         return self.metrics["loss"]
 
     @property
+    def token_loss(self) -> float:
+        """That of the predicted tokens alone, where the loss has other parts."""
+        return self.metrics.get("generator_loss", self.metrics.get("mlm_loss", self.loss))
+
+    @property
     def accuracy(self) -> float:
         """The share of right answers, of the loss's first part."""
         return next(value for name, value in self.metrics.items() if name.endswith("accuracy"))
 
     @property
     def perplexity(self) -> float:
-        """Of the predicted tokens; where others are detected as well, of the generator's."""
-        return math.exp(min(self.metrics.get("generator_loss", self.loss), 700.0))
+        return math.exp(min(self.token_loss, 700.0))
 
 
 @torch.no_grad()

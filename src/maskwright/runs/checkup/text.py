@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from maskwright.data.loader import PackedLoader
-from maskwright.data.rows import NUM_SPECIALS
 from maskwright.data.store import TokenStore
 from maskwright.runs.checkup.findings import Finding
 from maskwright.runs.inputs import TrainingData
@@ -73,7 +72,7 @@ def check_documents(train: PackedLoader) -> Finding:
     """How many documents are longer than a row; they are split, never cut off."""
     shards = _choose_shards(train)
     lengths = np.concatenate([np.diff(train.shards.store(shard).offsets) for shard in shards])
-    room = train.row_length - NUM_SPECIALS
+    room = train.row_length - train.num_specials
     pieces = -(-lengths[lengths > room] // room)
     text = f"{train.shards.num_documents:,} documents with {train.shards.num_tokens:,} tokens; "
     if len(pieces):
