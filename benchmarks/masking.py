@@ -4,7 +4,8 @@ Share: the time of masking a batch over that of the whole step, for each strateg
 the CPU: real tokens per second from samples to a masked batch. Ours packs the samples into rows and masks those; the
 peer is `DataCollatorForLanguageModeling`, with `whole_word_mask` beside our words and spans, on the same samples as
 padded lists. The last column compares masking alone, on batches that are laid out already; the collator then draws a
-coin for each token from a generator, ours an exact share from a hash of the sample. Texts are random tokens: sentences of log-normal length, in words of 1.4 tokens in the mean.
+coin for each token from a generator, ours an exact share from a hash of the sample. Texts are random tokens: sentences
+of log-normal length, in words of 1.4 tokens in the mean.
 
     python benchmarks/masking.py
 """

@@ -125,7 +125,7 @@ def test_a_preset_is_no_second_spelling() -> None:
         (["training.mlm_random_prob=nan"], "mlm_random_prob is 'nan'; expected a number from 0 to 1"),
         (["training.mlm_mask_prob=many"], "configuration key 'training.mlm_mask_prob' is 'many': Input should be"),
         (["training.eval_interval=0"], "configuration key 'training.eval_interval' is '0': Input should be"),
-        (["training.training_mode=rtd"], "configuration key 'training.training_mode' is 'rtd': Input should be 'mlm'"),
+        (["training.training_mode=gpt"], "configuration key 'training.training_mode' is 'gpt': Input should be 'mlm'"),
         (["training.mlm_mask_prb=0.1"], "unknown configuration key 'training.mlm_mask_prb'; did you mean 'mlm_mask_p"),
     ],
 )
@@ -172,7 +172,7 @@ class TestAttributes:
             ("mlm_mask_prob", 0),
             ("mlm_replace_prob", 0.95),
             ("mlm_random_prob", "many"),
-            ("training_mode", "rtd"),
+            ("training_mode", "gpt"),
             ("eval_interval", 0),
         ],
     )

@@ -51,6 +51,15 @@ class Config(Section):
 
     _check_phases = field_validator("objective")(check_phases)
 
+    @model_validator(mode="after")
+    def _check_growing_batches(self) -> Config:
+        start, length = self.training.batch_tokens_start, self.data.max_length
+        if start is not None and start % length:
+            raise ValueError(
+                f"training.batch_tokens_start is {start}, not a multiple of data.max_length {length}; batches are rows"
+            )
+        return self
+
     @classmethod
     def from_preset(cls, name: str, overrides: Mapping[str, Any] | None = None) -> Config:
         """A preset's values, with nested `overrides` on top."""

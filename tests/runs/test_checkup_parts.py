@@ -152,7 +152,6 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("values", "words"),
         [
-            ({"training": {"mode": "clm"}}, "training.mode is clm"),
             ({"training": {"epochs": 2, "initial_epoch": 2}}, "training.initial_epoch 2"),
             ({"training": {"keep_optimizer": True}}, "needs model.from to be a run or a checkpoint"),
         ],

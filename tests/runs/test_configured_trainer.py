@@ -19,6 +19,7 @@ from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.pretrain import pretrain
 from maskwright.runs.trainer import Trainer
+from maskwright.sections.objective import PhaseConfig
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.trainer import Trainer as ModelTrainer
 
@@ -133,9 +134,10 @@ class TestOfAModel:
             Trainer(model).modle  # noqa: B018
 
 
-def test_a_mode_that_cannot_be_run_is_refused_before_anything_is_written(config: Config, tmp_path: Path) -> None:
+def test_a_mode_beside_phases_is_refused_before_anything_is_written(config: Config, tmp_path: Path) -> None:
     config.training.training_mode = "clm"
-    with pytest.raises(InputError, match=r"training\.mode is clm; this version trains mlm"):
+    config.objective = [PhaseConfig()]
+    with pytest.raises(InputError, match=r"training\.mode is clm and objective has phases"):
         Trainer(config).train(console=SILENT)
     assert not (tmp_path / "runs").exists()
 

@@ -117,8 +117,7 @@ def build_prediction_view(
         raise InputError(f"num_samples is {num_samples}; it must be at least 1")
     tokenizer = as_tokenizer(tokenizer)
     batch = as_packed(inputs).to(next(mlm_model.parameters()).device)
-    ratio = mlm_model.mask_ratio if mask_ratio is None else mask_ratio
-    corrupted = mlm_model.corrupt_for_evaluation(batch, seed, ratio)
+    corrupted = mlm_model.corrupt(batch, seed, 0, mask_ratio, progress=1.0)
     with evaluation_mode(mlm_model):
         best = mlm_model.predict(encode(mlm_model.encoder, corrupted.batch, corrupted.is_causal)).argmax(dim=-1)
     selected = corrupted.selected

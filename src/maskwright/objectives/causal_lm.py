@@ -30,6 +30,7 @@ class CausalLanguageModel(MaskedLanguageModel):
     mode = "clm"
     accuracy_name = "clm_accuracy"
     predicts_next = True
+    evaluates_causally = True
 
     def __init__(self, encoder: nn.Module, vocab_size: int, *arguments: Any, **settings: Any) -> None:
         check_can_be_causal(encoder)

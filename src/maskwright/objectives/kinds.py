@@ -18,7 +18,12 @@ def describe_objective(model: MaskedLanguageModel) -> dict[str, Any]:
     """What config.json says of it beside the settings that all kinds have."""
     if isinstance(model, HybridLanguageModel):
         share = None if callable(model.causal_share) else model.causal_share
-        return {"mode": model.mode, "causal_share": share, "shifts_masks": model.shifts_masks}
+        return {
+            "mode": model.mode,
+            "causal_share": share,
+            "shifts_masks": model.shifts_masks,
+            "evaluates_causally": model.evaluates_causally,
+        }
     return {"mode": model.mode}
 
 
@@ -34,5 +39,6 @@ def find_objective(config: Mapping[str, Any]) -> Build:
                 HybridLanguageModel,
                 causal_share=0.0 if share is None else float(share),
                 shifts_masks=bool(described.get("shifts_masks", True)),
+                evaluates_causally=bool(described.get("evaluates_causally", False)),
             )
     return MaskedLanguageModel

@@ -24,6 +24,8 @@ class Objective(nn.Module, ABC):
 
     mode: ClassVar[str]
     """What configurations call it."""
+    evaluates_causally = False
+    """Whether evaluations ask for next tokens instead of masked ones."""
     encoder: nn.Module
     vocab_size: int
     mask_ratio: float

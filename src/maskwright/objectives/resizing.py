@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from maskwright.errors import InputError
-from maskwright.masking.tokens import TokenMasker
+from maskwright.masking.strategies import build_masker
 from maskwright.models.resizing import resize_embedding, resize_output
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 
@@ -36,9 +36,7 @@ def resize_vocabulary(
         if not 0 <= token_id < new_size:
             raise InputError(f"token id {token_id} is outside the vocabulary of {new_size}")
     old = model.masker
-    masker = TokenMasker(
-        new_size, mask_token_id, special_ids, old.random_token_ratio, old.unchanged_ratio, old.selection
-    )
+    masker = build_masker(new_size, mask_token_id, special_ids, **old.settings())
     if new_size > model.vocab_size:
         is_tied = model.is_tied
         table = resize_embedding(model.encoder, new_size, mean_init, noise)

@@ -82,7 +82,8 @@ class PeriodicCheckpoints(Callback):
             state.best_step, state.best_loss, self._is_new_best = state.step, loss, True
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
-        if "val_loss" in metrics:
+        # Losses of a few batches and of all do not compare.
+        if "val_loss" in metrics and self.trainer.config.evaluate_max_batches is None:
             self.on_evaluation(metrics)
         if self._is_new_best or self.trainer.stop_training:
             self._save()

@@ -19,6 +19,8 @@ from maskwright.storage import read_json, write_text
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.trackers import TRACKERS_FOLDER
 
+_CORE_SECTIONS = {"run", "model", "tokenizer", "data", "masking", "optimizer", "schedule", "training"}
+"""What the configuration of every run has, also of those begun before sections were added."""
 _FREE_TO_CHANGE = {
     "training.activation_checkpointing",
     "training.dead_process_seconds",
@@ -86,7 +88,7 @@ class RunFolder:
             values = yaml.safe_load(self.config_file.read_bytes())
         except (OSError, ValueError, yaml.YAMLError):
             return False
-        return isinstance(values, dict) and set(Config.model_fields) <= set(values)
+        return isinstance(values, dict) and set(values) >= _CORE_SECTIONS
 
     @property
     def is_finished(self) -> bool:

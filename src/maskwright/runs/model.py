@@ -16,10 +16,11 @@ from maskwright.models.modernbert import ModernBERT
 from maskwright.models.pretrained import resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
+from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
 from maskwright.objectives.resizing import resize_vocabulary
 from maskwright.objectives.saving import load_masked_lm
 from maskwright.objectives.sentence_pair_saving import continue_with_pairs
-from maskwright.runs.objective import choose_kind
+from maskwright.runs.objective import check_objective, choose_kind
 from maskwright.text.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 
 TrainedModel = MaskedLanguageModel | ReplacedTokenDetection
@@ -35,6 +36,7 @@ _MODERNBERT_NAMES = {
 
 def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
     """A new model, or the one to continue from under this run's masking and head dropout."""
+    check_objective(config)
     torch.manual_seed(config.run.seed)
     if config.model.from_ is not None:
         return _continue_model(config, tokenizer, config.model.from_)
@@ -84,9 +86,8 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
 
 def _load_to_continue(config: Config, tokenizer: Tokenizer, source: str) -> TrainedModel:
     if config.training.mode == "rtd":
-        return ReplacedTokenDetection.from_pretrained(source)
+        return _continue_replaced_tokens(config, source)
     if config.pairs.task is not None:
-        choose_kind(config)  # refuses what pairs do not go with
         return continue_with_pairs(source, config.pairs.weight)
     model = load_masked_lm(source, build=choose_kind(config))
     if tokenizer.added_roles and 0 < tokenizer.vocab_size - model.vocab_size <= len(tokenizer.added_roles):
@@ -112,9 +113,27 @@ def _masking_options(config: Config) -> dict[str, Any]:
     }
 
 
+def _continue_replaced_tokens(config: Config, source: str) -> ReplacedTokenDetection:
+    settings = config.replaced_tokens
+    model = ReplacedTokenDetection.from_pretrained(source)
+    if model.generator_size != settings.generator_size:
+        raise InputError(
+            f"{source} has a generator of size {model.generator_size}, replaced_tokens.generator_size is"
+            f" {settings.generator_size}; set it to {model.generator_size}"
+        )
+    model.part_weights = (1.0, settings.discriminator_weight)
+    model.temperature = settings.temperature
+    return model
+
+
 def load_model(name: str) -> tuple[MaskedLanguageModel, Tokenizer]:
     """A run, a checkpoint, a model folder or a hub id, with its tokenizer."""
     folder = resolve_folder(name)
+    if (folder / OTHERS_FILE).is_file():
+        raise InputError(
+            f"{name} was trained with training.mode=rtd: it finds replaced tokens and predicts none; continue it with"
+            " training.mode=rtd, or load its encoder"
+        )
     model, tokenizer = MaskedLanguageModel.from_pretrained(folder), load_tokenizer(folder)
     check_vocabulary(model, tokenizer)
     return model, tokenizer

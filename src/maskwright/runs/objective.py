@@ -14,22 +14,27 @@ from maskwright.objectives.sentence_pairs import SentencePairModel
 from maskwright.sections.objective import PhaseConfig
 
 
+def check_objective(config: Config) -> None:
+    """Refuse objectives that exclude one another."""
+    mode = config.training.mode
+    if config.pairs.task is not None and (config.objective or mode != "mlm"):
+        raise InputError(
+            f"pairs.task={config.pairs.task} is an addition to masked language modelling; set training.mode=mlm and no"
+            " phases, or unset it"
+        )
+    if config.objective and mode != "mlm":
+        raise InputError(
+            f"training.mode is {mode} and objective has phases, each with a mode of its own; remove training.mode"
+        )
+
+
 def choose_kind(config: Config) -> Build:
     """What makes the model out of an encoder and settings."""
+    check_objective(config)
     phases, training = config.objective, config.training
     if config.pairs.task is not None:
-        if phases or training.mode != "mlm":
-            raise InputError(
-                f"pairs.task={config.pairs.task} is an addition to masked language modelling; set training.mode=mlm and"
-                " no phases, or unset it"
-            )
         return partial(SentencePairModel, pair_weight=config.pairs.weight)
     if phases:
-        if training.mode != "mlm":
-            raise InputError(
-                f"training.mode is {training.mode} and objective has phases, each with a mode of its own; remove"
-                " training.mode"
-            )
         mixes = any(phase.mode == "hybrid" for phase in phases)
         return partial(
             HybridLanguageModel,

@@ -78,16 +78,30 @@ class _Start:
 
 def _begin(config: Config, overwrite: bool, world: World, console: Console) -> _Start:
     overwrite = overwrite and world.is_main
+    _check_settings(config)
     run = find_run(config, overwrite)
     data = load_data(config, None if overwrite else run.tokenizer, lambda text: _say(console, f"warning: {text}"))
     model = build_model(config, data.tokenizer)
     token_counts = torch.from_numpy(count_tokens(data.train, model.vocab_size))
-    token_counts[data.tokenizer.sep_token_id] += data.train.shards.num_documents  # next tokens end with it
+    if model.evaluates_causally:  # the last of a document's next tokens ends it
+        token_counts[data.tokenizer.sep_token_id] += data.train.shards.num_documents
     unigram_loss = evaluate_unigram(model, data.validation.epoch(0), token_counts)
     if world.is_main:
         run.begin(config, data.tokenizer, data.fingerprint, overwrite)
         clear_leftovers(run.checkpoints)
     return _Start(run, data, model, unigram_loss)
+
+
+def _check_settings(config: Config) -> None:
+    """What only the training would find wrong, after the run has begun."""
+    training = config.training
+    if training.epochs <= training.initial_epoch:
+        raise InputError(
+            f"training.epochs is {training.epochs}, training.initial_epoch {training.initial_epoch}; epochs must be the"
+            " larger"
+        )
+    if training.keep_optimizer:
+        find_checkpoint(config.model.from_)
 
 
 def _train(config: Config, start: _Start, world: World, console: Console) -> FinishedRun:
@@ -244,6 +258,7 @@ def _evaluate(config: Config, trainer: Trainer, validation: PackedLoader, unigra
             "unigram_loss": unigram_loss,
             "num_masked": evaluation.num_masked,
             "objective": trainer.model.mode,
+            "asked": "next" if trainer.model.evaluates_causally else "masked",
         }
     return figures | {
         "train_loss": trainer.history.history["loss"][-1],

@@ -100,7 +100,7 @@ def format_figures(figures: dict[str, Any]) -> dict[str, str]:
         loss = figures.get("generator_loss", figures.get("mlm_loss", figures["loss"]))
         gain = figures["unigram_loss"] - loss
         side = "under" if gain >= 0 else "over"
-        asked = "next" if figures.get("objective") == "clm" else "masked"
+        asked = figures.get("asked", "masked")
         formatted = {
             "held-out loss": f"{loss:.3f} ({abs(gain):.2f} nats {side} the unigram baseline"
             f" {figures['unigram_loss']:.3f})",

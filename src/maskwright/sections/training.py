@@ -131,7 +131,10 @@ class TrainingConfig(SynonymsOfTraining):
         False, description="Compute activations twice instead of keeping them: less memory, a third slower."
     )
     average_decay: float | None = Field(
-        None, gt=0, lt=1, description="Keep a moving average of the weights, such as 0.999, and evaluate and save it."
+        None,
+        gt=0,
+        lt=1,
+        description="Keep a moving average of the weights, such as 0.999; it is evaluated, and the final model.",
     )
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp", description="Several processes: a copy of the model in each, or a part of it (fsdp)."

@@ -192,7 +192,7 @@ class _Best:
 
     def __init__(self, monitor: str, mode: Literal["auto", "min", "max"], min_delta: float = 0.0) -> None:
         self.monitor = monitor
-        self._sign = -1.0 if mode == "max" or (mode == "auto" and "accuracy" in monitor) else 1.0
+        self._sign = -1.0 if mode == "max" or (mode == "auto" and monitor.endswith(("accuracy", "auc"))) else 1.0
         self._min_delta = abs(min_delta)
         self.reset()
 

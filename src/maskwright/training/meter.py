@@ -53,6 +53,7 @@ class Meter:
         self._since = time.monotonic()
         self._waited_s = 0.0
         self._num_bad = 0
+        self.longest_bad_streak = 0
         self.last_bad: BadStep | None = None
 
     def add(self, result: StepResult, record: StepRecord) -> None:
@@ -88,6 +89,7 @@ class Meter:
     def _check(self, facts: list[tuple[float, float]]) -> None:
         for (record, _), (is_bad, grad_norm) in zip(self._unchecked, facts, strict=True):
             self._state.bad_streak = self._state.bad_streak + 1 if is_bad else 0
+            self.longest_bad_streak = max(self.longest_bad_streak, self._state.bad_streak)
             if is_bad:
                 self.last_bad = BadStep(record, grad_norm)
                 self._num_bad += 1

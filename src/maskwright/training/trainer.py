@@ -225,7 +225,8 @@ class Trainer:
         meter.fetch()
         self.engine.note_loss_scale(state)
         self._meter = None
-        if meter.last_bad is not None and state.bad_streak == state.batch_in_epoch:
+        is_lost = not any(state.epoch_sums[len(self.model.part_weights) :])
+        if meter.last_bad is not None and is_lost:
             raise RunError(describe_bad_steps(state.bad_streak, meter.last_bad))
 
     def _read_steps(self, train: Batches, meter: Meter) -> Iterator[tuple[list[PackedBatch], bool]]:
@@ -284,8 +285,8 @@ class Trainer:
     def _log(self, meter: Meter, settings: dict[str, float]) -> None:
         state = self.state
         measured, num_bad = meter.collect()
-        if state.bad_streak >= self.config.max_bad_steps and meter.last_bad is not None:
-            raise RunError(describe_bad_steps(state.bad_streak, meter.last_bad))
+        if meter.longest_bad_streak >= self.config.max_bad_steps and meter.last_bad is not None:
+            raise RunError(describe_bad_steps(meter.longest_bad_streak, meter.last_bad))
         if num_bad:
             self.warn(f"step {state.step}: {num_bad} steps were skipped, as their loss or gradient was not finite")
         self._writer.check()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from maskwright.errors import RunError
+from maskwright.errors import InputError, RunError
 from maskwright.training.checkpoints import Retention, Snapshot, write_snapshot
 
 
@@ -43,5 +43,5 @@ class CheckpointWriter:
             return
         try:
             pending.result()
-        except RunError as error:
+        except (RunError, InputError, OSError) as error:
             self._warn(f"{error}; training goes on, and the next checkpoint is tried as usual")
