@@ -26,7 +26,7 @@ def test_it_takes_the_words_of_train_and_ends_with_a_verdict(command: Command, w
 def test_a_problem_is_exit_code_two(command: Command, words: list[str]) -> None:
     result = command(*words, "training.keep_optimizer=true")
     assert (result.code, result.err) == (2, "")
-    assert "problem objective training.mode is clm" in result.out
+    assert "problem settings  training.keep_optimizer needs model.from" in result.out
     assert result.out.splitlines()[-1] == "1 problem"
 
 

@@ -134,7 +134,7 @@ class TrainingConfig(SynonymsOfTraining):
         None,
         gt=0,
         lt=1,
-        description="Keep a moving average of the weights, such as 0.999; it is evaluated, and the final model.",
+        description="Keep a moving average of the weights (0.999) to evaluate and save at the end.",
     )
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp", description="Several processes: a copy of the model in each, or a part of it (fsdp)."
