@@ -59,19 +59,20 @@ class PackedBatch:
         return int((~self.is_padding).sum())
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
-        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return self.map_fields(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> PackedBatch:
         """Page-locked, so that copies to a GPU need not wait."""
-        return self._map(Tensor.pin_memory)
+        return self.map_fields(Tensor.pin_memory)
 
     def rows(self, start: int, stop: int) -> PackedBatch:
-        return self._map(lambda tensor: tensor[start:stop])
+        return self.map_fields(lambda tensor: tensor[start:stop])
 
     def with_input_ids(self, input_ids: Tensor) -> PackedBatch:
         return replace(self, input_ids=input_ids)
 
-    def _map(self, function: Callable[[Tensor], Tensor]) -> PackedBatch:
+    def map_fields(self, function: Callable[[Tensor], Tensor]) -> PackedBatch:
+        """The batch with a function applied to each field that is there."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: function(value) for name, value in given.items() if value is not None})
 

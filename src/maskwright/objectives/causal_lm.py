@@ -17,7 +17,7 @@ from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch
 from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.objectives.next_tokens import label_next_tokens
+from maskwright.objectives.next_tokens import ask_next_tokens
 
 
 class CausalLanguageModel(MaskedLanguageModel):
@@ -40,7 +40,7 @@ class CausalLanguageModel(MaskedLanguageModel):
         self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
     ) -> CorruptedBatch:
         """The batch as it is; every token's label is the one after it."""
-        return CorruptedBatch(batch, label_next_tokens(batch), batch.input_ids.numel(), self.find_causal(batch))
+        return ask_next_tokens(batch)
 
     def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
         return self.corrupt(batch, seed, 0)

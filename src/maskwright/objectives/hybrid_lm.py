@@ -18,7 +18,7 @@ from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch
 from maskwright.objectives.causal_lm import check_can_be_causal
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.objectives.next_tokens import label_next_tokens, shift_left
+from maskwright.objectives.next_tokens import ask_next_tokens, label_next_tokens, shift_left
 from maskwright.randomness import Stream, compute_key, random_uint32, threshold
 
 
@@ -73,8 +73,7 @@ class HybridLanguageModel(MaskedLanguageModel):
     def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
         """Masks alone, so that the figures compare with those of other objectives; or next tokens alone."""
         if self.evaluates_causally:
-            everywhere = torch.ones_like(batch.input_ids, dtype=torch.bool)
-            return CorruptedBatch(batch, label_next_tokens(batch), batch.input_ids.numel(), everywhere)
+            return ask_next_tokens(batch)
         return self._shift(super().corrupt_for_evaluation(batch, seed, ratio), batch)
 
     def _shift(self, masked: CorruptedBatch, batch: PackedBatch) -> CorruptedBatch:

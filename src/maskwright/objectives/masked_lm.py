@@ -20,6 +20,7 @@ from maskwright.models.encoding import encode, find_hidden_size, find_input_embe
 from maskwright.models.init import init_weights
 from maskwright.models.layers import ACTIVATIONS, build_activation
 from maskwright.models.output import MaskedLMOutput
+from maskwright.objectives import arguments
 from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
 from maskwright.objectives.next_tokens import shift_left
 from maskwright.objectives.objective import Objective
@@ -103,8 +104,7 @@ class MaskedLanguageModel(Objective):
 
     @mask_ratio.setter
     def mask_ratio(self, ratio: float) -> None:
-        if not 0.0 < ratio <= 1.0:
-            raise InputError(f"mask_ratio is {ratio}; it must lie in (0, 1], BERT used 0.15")
+        arguments.check_mask_ratio(ratio)
         self._mask_ratio = ratio
 
     @property
@@ -113,7 +113,7 @@ class MaskedLanguageModel(Objective):
 
     @mlm_head_dropout.setter
     def mlm_head_dropout(self, rate: float) -> None:
-        _check_range("mlm_head_dropout", rate, "use 0.1 to pre-train, 0.05 to adapt")
+        arguments.check_head_dropout(rate)
         self.mlm_dropout.p = rate
 
     @property
@@ -245,40 +245,16 @@ def _mean_loss(sums: LossSums) -> Tensor:
     return sums.loss_sum / sums.num_labelled.clamp(min=1)
 
 
-def _check_arguments(arguments: Mapping[str, Any]) -> None:
-    vocab_size, mask_token_id = arguments["vocab_size"], arguments["mask_token_id"]
-    if not isinstance(vocab_size, int) or vocab_size < 2:
-        raise InputError(f"vocab_size is {vocab_size}; it must be an integer of at least 2, the tokenizer's size")
-    if not 0 <= mask_token_id < vocab_size:
-        raise InputError(
-            f"mask_token_id is {mask_token_id}, outside the vocabulary of {vocab_size} (0 to {vocab_size - 1});"
-            " give the tokenizer's mask_token_id"
-        )
-    for token_id in arguments["special_token_ids"]:
-        if not 0 <= token_id < vocab_size:
-            raise InputError(f"special token id {token_id} is outside the vocabulary of {vocab_size}")
-    random_ratio, unchanged_ratio = arguments["random_token_ratio"], arguments["unchanged_ratio"]
-    _check_range("random_token_ratio", random_ratio, "BERT used 0.1", inclusive=True)
-    _check_range("unchanged_ratio", unchanged_ratio, "BERT used 0.1", inclusive=True)
-    if random_ratio + unchanged_ratio > 1.0:
-        raise InputError(
-            f"random_token_ratio {random_ratio} + unchanged_ratio {unchanged_ratio} is"
-            f" {random_ratio + unchanged_ratio:g}; together they can be at most 1, the rest becomes [MASK]"
-        )
-    _check_range("mlm_head_dropout", arguments["mlm_head_dropout"], "use 0.1 to pre-train, 0.05 to adapt")
+def _check_arguments(given: Mapping[str, Any]) -> None:
+    arguments.check_vocabulary(given["vocab_size"], given["mask_token_id"], given["special_token_ids"])
+    arguments.check_corruption(given["random_token_ratio"], given["unchanged_ratio"], given["selection"])
+    arguments.check_head_dropout(given["mlm_head_dropout"])
     for name in ("initializer_range", "layer_norm_eps"):
-        if not arguments[name] > 0:
-            raise InputError(f"{name} is {arguments[name]}; it must be positive")
-    activation = arguments["mlm_head_activation"]
+        if not given[name] > 0:
+            raise InputError(f"{name} is {given[name]}; it must be positive")
+    activation = given["mlm_head_activation"]
     if activation not in ACTIVATIONS:
         raise InputError(f"no activation '{activation}' for mlm_head_activation{suggest(activation, ACTIVATIONS)}")
-    if arguments["selection"] not in ("exact", "bernoulli"):
-        raise InputError(f"selection is '{arguments['selection']}'; known are exact, bernoulli")
-
-
-def _check_range(name: str, value: float, advice: str, inclusive: bool = False) -> None:
-    if not (0.0 <= value <= 1.0 if inclusive else 0.0 <= value < 1.0):
-        raise InputError(f"{name} is {value}; it must lie in [0, 1{']' if inclusive else ')'}; {advice}")
 
 
 def _check_embedding(encoder: nn.Module, vocab_size: int) -> None:

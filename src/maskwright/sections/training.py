@@ -128,7 +128,7 @@ class TrainingConfig(SynonymsOfTraining):
         "auto", description="Numbers of the matrix products; auto measures once what is fast on this machine."
     )
     activation_checkpointing: bool = Field(
-        False, description="Compute activations twice instead of keeping them: less memory, a third slower."
+        False, description="Compute activations twice instead of keeping them: less memory, more time."
     )
     average_decay: float | None = Field(
         None,

@@ -38,10 +38,10 @@ def _iterate_plain(batches: Batches, start_batch: int) -> Iterator[PackedBatch]:
 def take_share(batch: PackedBatch, world: World) -> PackedBatch:
     """Every n-th row; where rows are too few for all processes, a row of padding instead, so that all have as many."""
     wanted = -(-batch.num_rows // world.size)
-    share = _map(batch, lambda tensor: tensor[world.rank :: world.size])
+    share = batch.map_fields(lambda tensor: tensor[world.rank :: world.size])
     if share.num_rows == wanted:
         return share
-    padding = replace(_map(batch, lambda tensor: torch.zeros_like(tensor[:1])), input_ids=batch.input_ids[:1])
+    padding = replace(batch.map_fields(lambda tensor: torch.zeros_like(tensor[:1])), input_ids=batch.input_ids[:1])
     if batch.pair_labels is not None:
         padding = replace(padding, pair_labels=torch.full_like(batch.pair_labels[:1], IGNORED_LABEL))
     return concatenate([share, padding])
@@ -60,11 +60,6 @@ def concatenate(batches: list[PackedBatch]) -> PackedBatch:
     first, names = batches[0], [field.name for field in fields(PackedBatch)]
     given = [name for name in names if getattr(first, name) is not None]
     return replace(first, **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in given})
-
-
-def _map(batch: PackedBatch, function: Callable[[torch.Tensor], torch.Tensor]) -> PackedBatch:
-    given = {field.name: getattr(batch, field.name) for field in fields(PackedBatch)}
-    return replace(batch, **{name: function(value) for name, value in given.items() if value is not None})
 
 
 def group_batches(batches: Iterable[Item], size: Callable[[], int]) -> Iterator[tuple[list[Item], bool]]:

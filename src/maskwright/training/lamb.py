@@ -11,10 +11,7 @@ from maskwright.training.sharding import compute_square_sum
 
 
 class Lamb(FunctionalOptimizer):
-    """The update of a matrix is scaled to the matrix's norm; vectors (norms, biases) take it as it is.
-
-    The paper scales every layer; leaving vectors out is what its authors do in their code for BERT.
-    """
+    """The update of a matrix is scaled to the matrix's norm; vectors take it as it is, where the paper scales all."""
 
     per_element = ("exp_avg", "exp_avg_sq")
     per_tensor = ("step",)

@@ -11,10 +11,7 @@ from maskwright.training.sharding import compute_square_sum
 
 
 class StableAdamW(FunctionalOptimizer):
-    """Each tensor's learning rate is divided by the RMS of gradient / sqrt(mean square), where that exceeds 1.
-
-    The default betas and epsilon are those ModernBERT was trained with (Warner et al. 2024).
-    """
+    """Each tensor's learning rate is divided by the RMS of gradient / sqrt(mean square), where that exceeds 1."""
 
     per_element = ("exp_avg", "exp_avg_sq")
     per_tensor = ("step",)

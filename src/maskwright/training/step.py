@@ -87,7 +87,7 @@ class TrainStep:
         num_tokens = torch.stack([(~part.is_padding).sum() for part in parts]).sum()
         counts = torch.stack([part.counts for part in corrupted]).sum(0)
         counts, num_tokens = self.world.sum(torch.cat([counts, num_tokens[None]]).double()).tensor_split([len(counts)])
-        factors = self.world.size * counts.new_tensor(self.placed.model.part_weights) / counts.clamp(min=1)
+        factors = self.world.size / counts.float().clamp(min=1)
         if self.loss_scale is not None:
             factors = factors * self.loss_scale.scale
         self.optimizers.zero_grad()
@@ -96,11 +96,16 @@ class TrainStep:
             is_last = index == len(corrupted) - 1
             with nullcontext() if is_last else self.placed.accumulating():
                 sums = self.placed.loss_sums(part)
-                (sums.losses * factors.to(sums.losses.dtype)).sum().backward()
+                self._weigh(sums.losses * factors).backward()
             overflowing = (part.counts - sums.counts).sum()
             totals.append(torch.cat([sums.losses.detach(), sums.figures, overflowing[None]]).double())
         losses, figures, overflowing = self.world.sum(torch.stack(totals).sum(0)).tensor_split([len(counts), -1])
         return torch.cat([losses, counts, figures]), num_tokens[0], overflowing[0]
+
+    def _weigh(self, means: Tensor) -> Tensor:
+        """The loss of its parts; weights stay numbers, as a tensor of them would be copied to the device each time."""
+        parts = [weight * mean for weight, mean in zip(self.placed.model.part_weights, means, strict=True)]
+        return torch.stack(parts).sum()
 
     def _clip(self) -> Tensor:
         """Scale gradients to the largest norm allowed; returns the norm they had."""
