@@ -4,15 +4,18 @@ All masked models answer the same questions: fixed masks on 15% of single tokens
 were trained on; for replaced-token detection the generator does. A causal model answers next tokens, whose loss is
 another quantity.
 
-    python benchmarks/objectives.py --tokens 2000000 --seeds 1
+    python benchmarks/objectives.py --tokens 2000000 --seeds 3 --jobs 4
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +42,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def measure(name: str, seed: int, arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
+def measure(arguments: argparse.Namespace, folder: Path, name: str, seed: int) -> dict[str, float]:
     changes = VARIANTS[name]
     training = {
         "max_tokens": arguments.tokens,
@@ -60,15 +63,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=300_000, help="tokens of each run, padding included")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--only", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="VARIANT")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     results: dict[str, dict[str, float]] = {}
     print(f"quickstart model, {arguments.tokens:,} tokens, {arguments.seeds} seed(s)")
-    with tempfile.TemporaryDirectory() as folder:
-        for name in arguments.only:
-            runs = [measure(name, seed, arguments, Path(folder)) for seed in range(arguments.seeds)]
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(arguments.jobs, context) as pool:
+        run = partial(pool.submit, measure, arguments, Path(folder))
+        started = {name: [run(name, seed) for seed in range(arguments.seeds)] for name in arguments.only}
+        for name, futures in started.items():
+            runs = [future.result() for future in futures]
             losses = [one["loss"] for one in runs]
             results[name] = {
                 "loss": statistics.fmean(losses),

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from maskwright.errors import InputError
 from maskwright.presets import PRESETS
+from maskwright.sections.adaptation import ForgettingConfig
 from maskwright.sections.base import Section, explain, read_value
 from maskwright.sections.data import AugmentationConfig, DataConfig, QualityConfig, TokenizerConfig
 from maskwright.sections.model import ModelConfig
@@ -44,6 +45,7 @@ class Config(Section):
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     replaced_tokens: ReplacedTokensConfig = Field(default_factory=ReplacedTokensConfig)
     pairs: PairsConfig = Field(default_factory=PairsConfig)
+    forgetting: ForgettingConfig = Field(default_factory=ForgettingConfig)
     objective: list[PhaseConfig] = Field(
         default_factory=list,
         description="Phases, such as [{mode: clm, until: 0.25}, {mode: mlm}]; unset: training.mode throughout.",
@@ -99,9 +101,9 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     return _build([values, _read_overrides(overrides)])
 
 
-def build_config(values: Mapping[str, Any]) -> Config:
-    """Check nested values, those of a preset underneath them."""
-    return _build([values])
+def build_config(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Check nested values, those of a preset underneath them and `section.key=value` overrides on top."""
+    return _build([values, _read_overrides(overrides)])
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

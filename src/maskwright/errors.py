@@ -19,3 +19,7 @@ class RunInterruptedError(RunError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class InputWarning(UserWarning):
+    """Something in the user's input is set aside and the work goes on: one sentence saying what."""

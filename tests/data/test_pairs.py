@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch
-from maskwright.data.given_pairs import GivenPairs, PairStore, build_pair_loader
+from maskwright.data.given_pairs import GivenPairs, PairStore, Segments, build_pair_loader
 from maskwright.data.loader import PackedLoader
 from maskwright.data.pairs import DOES_NOT_FOLLOW, FOLLOWS, build_pairing
 from maskwright.data.shards import StoresInMemory
@@ -316,3 +316,54 @@ def test_given_pairs_that_cannot_be_packed_are_refused() -> None:
         PackedLoader(TokenStore.from_documents([[5, 6]], 10), **options)
     with pytest.raises(InputError, match="a pair has 20 tokens, a row has room for 13"):
         PackedLoader(PairStore.from_pairs([([5] * 10, [6] * 10)], 10, 20), **options)
+
+
+def build_segments(lengths: list[int], first_id: int) -> Segments:
+    """Segments of ids of their own; every third token of a segment begins a word."""
+    word_starts = np.concatenate([np.arange(length) % 3 == 0 for length in lengths])
+    return Segments(np.arange(sum(lengths)) + first_id, np.asarray(lengths), word_starts)
+
+
+def test_segments_apart_make_the_store_of_their_pairs() -> None:
+    lengths = draw_lengths(400, seed=5)
+    firsts, seconds = (
+        build_segments(side.tolist(), base) for side, base in ((lengths[:200], 10), (lengths[200:], 20_000))
+    )
+    ends = [np.split(side.ids, np.cumsum(side.lengths)[:-1]) for side in (firsts, seconds)]
+    expected = PairStore.from_pairs(zip(*ends, strict=True), 40_000, 40)
+    store = PairStore.from_segments(firsts, seconds, 40_000, 40)
+    for one, other in ((store.ids, expected.ids), (store.offsets, expected.offsets)):
+        assert np.array_equal(one, other)
+    assert np.array_equal(store.first_lengths, expected.first_lengths)
+    assert store.num_cut == expected.num_cut == int((lengths[:200] + lengths[200:] > 40).sum()) > 20
+    assert store.num_empty == 0
+
+
+def test_word_starts_follow_their_tokens_into_given_pairs() -> None:
+    store = PairStore.from_segments(build_segments([7, 2, 20], 10), build_segments([4, 5, 20], 50), 100, 13)
+    loader = PackedLoader(store, row_length=16, rows_per_batch=4, pairing=GivenPairs(), with_words=True, **SPECIAL_IDS)
+    num_checked = 0
+    offsets = {10 + place: offset for place, offset in enumerate([*range(7), *range(2), *range(20)])}
+    offsets |= {50 + place: offset for place, offset in enumerate([*range(4), *range(5), *range(20)])}
+    for batch in loader.epoch(0):
+        assert batch.word_starts is not None
+        for token, is_start in zip(
+            batch.input_ids.flatten().tolist(), batch.word_starts.flatten().tolist(), strict=True
+        ):
+            if token >= 10:
+                assert is_start == (offsets[token] % 3 == 0)
+                num_checked += 1
+    assert num_checked == 11 + 7 + 13
+
+
+def test_pairs_with_a_segment_without_tokens_are_left_out_and_counted() -> None:
+    store = PairStore.from_segments(build_segments([2, 0, 3, 9], 10), build_segments([1, 9, 0, 9], 50), 100, 13)
+    assert (store.num_documents, store.num_empty, store.num_cut) == (2, 2, 1)
+    assert store.first_lengths.tolist() == [2, 7]
+    assert store.ids.tolist() == [10, 11, 50, *range(15, 22), *range(60, 66)]
+    assert np.diff(store.offsets).tolist() == [3, 13]
+
+
+def test_no_pairs_at_all_make_an_empty_store() -> None:
+    store = PairStore.from_pairs([], 100, 13)
+    assert (store.num_documents, store.num_tokens) == (0, 0)

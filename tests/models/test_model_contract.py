@@ -70,7 +70,7 @@ def test_a_row_of_nothing_but_padding_gives_finite_numbers(encoder_class):
 
 def test_too_long_input_is_refused_with_both_lengths(encoder_class):
     encoder = encoder_class.from_variant("tiny", **SMALL, max_position_embeddings=16)
-    with pytest.raises(InputError, match=r"17 tokens.*16 positions"):
+    with pytest.raises(InputError, match=rf"17 tokens.*{encoder.max_length} positions"):
         encoder(input_ids=torch.ones(1, 17, dtype=torch.long))
 
 

@@ -9,7 +9,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
-from maskwright.models.families import FAMILIES
+from maskwright.models.families import FAMILIES, family_of
 from maskwright.models.pretrained import resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 
@@ -21,9 +21,13 @@ IDS = torch.randint(5, 60, (2, 9), generator=torch.Generator().manual_seed(0))
 def model(request):
     torch.manual_seed(0)
     encoder = request.param.from_variant("tiny", **SMALL)
-    eps = getattr(encoder.config, "norm_eps", None) or encoder.config.layer_norm_eps
     return MaskedLanguageModel(
-        encoder, 60, mask_token_id=4, special_token_ids=[0, 1, 2, 3, 4], layer_norm_eps=eps
+        encoder,
+        60,
+        mask_token_id=4,
+        special_token_ids=[0, 1, 2, 3, 4],
+        layer_norm_eps=encoder.norm_eps,
+        mlm_head_activation=family_of(encoder).head_activation_of(encoder),
     ).eval()
 
 
@@ -63,7 +67,12 @@ def test_transformers_reads_the_folder_with_equal_logits(model, tmp_path):
 
 def test_untied_output_survives_both_ways(model, tmp_path):
     untied = MaskedLanguageModel(
-        model.encoder, 60, mask_token_id=4, layer_norm_eps=model.mlm_norm.eps, tie_word_embeddings=False
+        model.encoder,
+        60,
+        mask_token_id=4,
+        layer_norm_eps=model.mlm_norm.eps,
+        mlm_head_activation=model.mlm_head_activation,
+        tie_word_embeddings=False,
     ).eval()
     torch.nn.init.normal_(untied.mlm_output.bias)
     untied.save_pretrained(tmp_path)
@@ -121,7 +130,9 @@ def test_weights_of_another_shape_are_named_with_both_shapes(model, tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     config["vocab_size"] = config["maskwright"]["masked_lm"]["vocab_size"] = 61
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"\(60, 32\).*\(61, 32\)"):
+    with pytest.raises(
+        InputError, match=rf"\(60, {model.encoder.embedding_size}\).*\(61, {model.encoder.embedding_size}\)"
+    ):
         MaskedLanguageModel.from_pretrained(tmp_path)
 
 

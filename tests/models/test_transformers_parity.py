@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
-from transformers import BertConfig, BertForMaskedLM, BertModel, ModernBertConfig, ModernBertForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, BertModel
 
 from maskwright.batch import PackedBatch
 from maskwright.models.bert import BERT
@@ -24,20 +24,40 @@ SHAPE = {
 TOKENS = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
 
 
-def build_bert() -> torch.nn.Module:
-    config = BertConfig(**SHAPE, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    return BertForMaskedLM(config)
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+DISTILBERT = {
+    "vocab_size": VOCAB_SIZE,
+    "dim": 32,
+    "n_layers": 4,
+    "n_heads": 4,
+    "hidden_dim": 48,
+    "max_position_embeddings": 64,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+SETTINGS = {
+    "bert": [SHAPE | NO_DROPOUT, SHAPE | NO_DROPOUT | {"hidden_act": "relu"}],
+    "roberta": [SHAPE | NO_DROPOUT | {"type_vocab_size": 1, "hidden_act": "relu"}, SHAPE | NO_DROPOUT],
+    "xlm-roberta": [SHAPE | NO_DROPOUT],
+    "distilbert": [DISTILBERT, DISTILBERT | {"activation": "relu", "sinusoidal_pos_embds": True}],
+    "albert": [SHAPE | NO_DROPOUT | {"embedding_size": 16}, SHAPE | NO_DROPOUT | {"num_hidden_groups": 3}],
+    "electra": [SHAPE | NO_DROPOUT | {"embedding_size": 16}, SHAPE | NO_DROPOUT | {"embedding_size": 32}],
+    "mpnet": [SHAPE | NO_DROPOUT, SHAPE | NO_DROPOUT | {"hidden_act": "relu"}],
+    "modernbert": [SHAPE | TOKENS | {"local_attention": 8}],
+}
+CASES = [
+    pytest.param((model_type, settings), id=f"{model_type}-{number}")
+    for model_type, several in SETTINGS.items()
+    for number, settings in enumerate(several)
+]
 
 
-def build_modernbert() -> torch.nn.Module:
-    return ModernBertForMaskedLM(ModernBertConfig(**SHAPE, **TOKENS, local_attention=8))
-
-
-@pytest.fixture(params=[build_bert, build_modernbert], ids=["bert", "modernbert"])
+@pytest.fixture(params=CASES)
 def models(request, tmp_path):
     """A model of transformers with weights large enough to tell mistakes, and ours with the same weights."""
     torch.manual_seed(0)
-    theirs = request.param()
+    model_type, settings = request.param
+    theirs = AutoModelForMaskedLM.from_config(AutoConfig.for_model(model_type, **settings))
     with torch.no_grad():
         for param in theirs.parameters():
             param.add_(torch.randn_like(param) * 0.1)
@@ -76,7 +96,9 @@ def pack_into_one_row(padded: dict[str, Tensor], row_length: int) -> PackedBatch
 def their_gradients(theirs: torch.nn.Module, ours: MaskedLanguageModel) -> dict[str, Tensor]:
     """Gradients of transformers' model under our names."""
     family = family_of(ours.encoder)
-    gradients = {name.removeprefix(f"{family.prefix}."): p.grad for name, p in theirs.named_parameters()}
+    gradients = {
+        name.removeprefix(f"{family.prefix}."): p.grad for name, p in theirs.named_parameters(remove_duplicate=False)
+    }
     renamed = family.from_theirs(gradients, [name for name, _ in ours.encoder.named_parameters()])
     renamed = {f"encoder.{name}": gradient for name, gradient in renamed.items()}
     for module, theirs_name in family.head_modules.items():
@@ -150,4 +172,4 @@ def test_encoder_with_segments_agrees_with_bert_model(tmp_path):
 
 
 def test_every_native_family_is_compared():
-    assert set(FAMILIES) == {"bert", "modernbert"}
+    assert set(FAMILIES) == set(SETTINGS)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 
 from maskwright import __version__
+from maskwright.cli.adapt import adapt
 from maskwright.cli.doctor import doctor
 from maskwright.cli.evaluate import evaluate
+from maskwright.cli.export import export
 from maskwright.cli.fill import fill
 from maskwright.cli.generate import generate
+from maskwright.cli.models import models_app
 from maskwright.cli.prepare import prepare_app
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
-from maskwright.errors import FollowerError, InputError, RunError, RunInterruptedError
+from maskwright.errors import FollowerError, InputError, InputWarning, RunError, RunInterruptedError
 
 _HELP = """Pre-train, adapt, evaluate and run masked-language-model encoders.
 
@@ -39,12 +43,15 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.command()(train)
+app.command()(adapt)
 app.command()(doctor)
 app.command()(fill)
 app.command("eval")(evaluate)
 app.command()(generate)
+app.command()(export)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(tokenizer_app)
+app.add_typer(models_app)
 
 
 @app.callback(invoke_without_command=True)
@@ -63,6 +70,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
+    warnings.showwarning = _show_warning
     try:
         code = app(standalone_mode=False)
     except Exception as error:
@@ -77,6 +85,17 @@ def main() -> None:
     if code == _INTERRUPTED:
         typer.echo("interrupted; the same command goes on from what was saved", err=True)
     sys.exit(code)
+
+
+_show_in_full = warnings.showwarning
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+    """What concerns the user's input is said in its own words; anything else as Python says it."""
+    if issubclass(category, InputWarning):
+        typer.echo(f"warning: {message}", err=True)
+    else:
+        _show_in_full(message, category, *place, **options)
 
 
 def _exit_code(error: Exception) -> int:

@@ -1,4 +1,4 @@
-"""`maskwright tokenizer train` and `maskwright tokenizer show`"""
+"""`maskwright tokenizer train` and `maskwright tokenizer show`; `advise` has a file of its own"""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from maskwright.cli.tokenizer_advise import advise
+
 if TYPE_CHECKING:
     from maskwright.text.tokenizer import Tokenizer
 
 tokenizer_app = typer.Typer(
     name="tokenizer", help="Train a tokenizer on your text, or look into one.", no_args_is_help=True
 )
+tokenizer_app.command("advise")(advise)
 _DEFAULT_MIN_FREQUENCY = 2
 
 

@@ -70,6 +70,8 @@ class SelfAttention(nn.Module):
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         if rotation is not None:
             query, key = rotation.apply(query), rotation.apply(key)
+        if attention_mask is not None and attention_mask.is_floating_point():
+            attention_mask = attention_mask.to(query.dtype)  # scores to add, computed beside an autocast product
         attended = F.scaled_dot_product_attention(
             query, key, value, attn_mask=attention_mask, dropout_p=self.dropout if self.training else 0.0
         )

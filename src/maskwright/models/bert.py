@@ -1,7 +1,7 @@
-"""BERT (Devlin et al. 2018), written for packed rows.
+"""BERT (Devlin et al. 2018), written for packed rows, and what its descendants share with it.
 
-B rows, S row length, D width. Padded inputs are accepted at the public edge: a padded batch is a packed one with one
-document per row.
+B rows, S row length, D width, E width of the embeddings (D unless a family sets it apart). Padded inputs are accepted
+at the public edge: a padded batch is a packed one with one document per row.
 """
 
 from __future__ import annotations
@@ -48,17 +48,21 @@ class BertConfig:
 class BertEmbeddings(nn.Module):
     """The sum of word, position and segment embeddings, normalised."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, width: int) -> None:
         super().__init__()
-        self.word = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.norm = build_norm(config.normalization_type, config.hidden_size, config.layer_norm_eps)
+        self.word = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.position = nn.Embedding(config.max_position_embeddings, width)
+        self.token_type = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
+        self.norm = build_norm(config.normalization_type, width, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        segment = self.token_type.weight[0] if token_type_ids is None else self.token_type(token_type_ids)
-        return self.dropout(self.norm(self.word(input_ids) + segment + self.position(positions)))
+        """(B, S, E); segments change nothing in a family that has none, or one for all tokens."""
+        words = self.word(input_ids)
+        if self.token_type is not None:
+            is_told = token_type_ids is not None and self.token_type.num_embeddings > 1
+            words = words + (self.token_type(token_type_ids) if is_told else self.token_type.weight[0])
+        return self.dropout(self.norm(words + self.position(positions)))
 
 
 class BertLayer(nn.Module):
@@ -97,11 +101,42 @@ class BERT(PackedEncoder):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = BertEmbeddings(config)
+        self.embeddings = BertEmbeddings(config, self.embedding_size)
+        self.embedding_projection = self.build_embedding_projection()
         self.layers = nn.ModuleList(
-            BertLayer(config, _depth_rate(config, index)) for index in range(config.num_hidden_layers)
+            BertLayer(config, _depth_rate(config, index)) for index in range(self.num_distinct_layers)
         )
         self.reset_parameters()
+
+    @property
+    def embedding_size(self) -> int:
+        return self.hidden_size
+
+    @property
+    def num_distinct_layers(self) -> int:
+        """Layers with weights of their own."""
+        return int(self.config.num_hidden_layers)
+
+    @property
+    def first_position(self) -> int:
+        """The row of the position table that a document's first token reads."""
+        return 0
+
+    @property
+    def max_length(self) -> int:
+        return int(self.config.max_position_embeddings) - self.first_position
+
+    @property
+    def norm_eps(self) -> float:
+        return float(self.config.layer_norm_eps)
+
+    @property
+    def activation(self) -> str:
+        return str(self.config.hidden_act)
+
+    def build_embedding_projection(self) -> nn.Module:
+        """From the embeddings' width to the layers'."""
+        return nn.Identity()
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.word
@@ -111,15 +146,19 @@ class BERT(PackedEncoder):
         return [output for layer in layers for output in (layer.attention.output, layer.down)]
 
     def embed(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        return self.embeddings(input_ids, positions, token_type_ids)
+        positions = positions + self.first_position if self.first_position else positions
+        return self.embedding_projection(self.embeddings(input_ids, positions, token_type_ids))
 
     def run_layers(
         self, hidden: Tensor, positions: Tensor, document_ids: Tensor | None, is_causal: Tensor | None = None
     ) -> Tensor:
         attention_mask = build_attention_mask(document_ids, is_causal)
-        for layer in self.layers:
-            hidden = self.run_layer(layer, hidden, attention_mask)
+        for index in range(self.config.num_hidden_layers):
+            hidden = self.run_layer(self.layer_at(index), hidden, attention_mask)
         return hidden
+
+    def layer_at(self, depth: int) -> nn.Module:
+        return self.layers[depth]
 
 
 def _depth_rate(config: BertConfig, index: int) -> float:

@@ -17,6 +17,9 @@ from maskwright.models.layers import ACTIVATIONS
 from maskwright.models.output import EncoderOutput
 from maskwright.suggestions import suggest
 
+_LARGEST_SIZE = 1 << 24
+_MOST_LAYERS = 1024
+
 
 class PackedEncoder(nn.Module, ABC):
     """An encoder that reads packed rows: token ids (B, S) to hidden states (B, S, D).
@@ -25,7 +28,7 @@ class PackedEncoder(nn.Module, ABC):
     """
 
     config_class: ClassVar[type]
-    variants: ClassVar[dict[str, dict[str, int]]]
+    variants: ClassVar[dict[str, dict[str, Any]]]
     config: Any
     recomputes_activations = False
     """Whether a layer's inner results are computed again in the backward pass instead of being kept."""
@@ -74,6 +77,25 @@ class PackedEncoder(nn.Module, ABC):
         return int(self.config.vocab_size)
 
     @property
+    @abstractmethod
+    def embedding_size(self) -> int:
+        """The width of the word embeddings, and so of a prediction head that shares their table."""
+
+    @property
+    @abstractmethod
+    def max_length(self) -> int:
+        """Tokens in the longest input."""
+
+    @property
+    @abstractmethod
+    def norm_eps(self) -> float: ...
+
+    @property
+    @abstractmethod
+    def activation(self) -> str:
+        """The name of the feed-forward's activation."""
+
+    @property
     def mlm_head_bias(self) -> bool:
         """Whether this family's prediction head has biases in its transform and norm."""
         return True
@@ -113,9 +135,9 @@ class PackedEncoder(nn.Module, ABC):
         """
         if positions is None:
             length = input_ids.shape[1]
-            if length > self.config.max_position_embeddings:
+            if length > self.max_length:
                 raise InputError(
-                    f"the input has {length} tokens, the model has {self.config.max_position_embeddings} positions;"
+                    f"the input has {length} tokens, the model has {self.max_length} positions;"
                     " shorten the input or build the model with a larger max_position_embeddings"
                 )
             positions = torch.arange(length, device=input_ids.device)
@@ -135,7 +157,7 @@ class PackedEncoder(nn.Module, ABC):
             zero_residual_outputs(self.residual_outputs())
 
 
-def build_shape(layers: int, width: int, attn_heads: int, intermediate_size: int) -> dict[str, int]:
+def build_shape(layers: int, width: int, attn_heads: int, intermediate_size: int) -> dict[str, Any]:
     return {
         "num_hidden_layers": layers,
         "hidden_size": width,
@@ -146,9 +168,12 @@ def build_shape(layers: int, width: int, attn_heads: int, intermediate_size: int
 
 def check_shape(config: Any, rates: tuple[str, ...], activation: str) -> None:
     """The checks every encoder's configuration shares; `rates` and `activation` name its fields of those kinds."""
-    for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
-        if getattr(config, name) < 1:
-            raise InputError(f"{name} is {getattr(config, name)}; it must be at least 1")
+    sizes = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+    for name, largest in (*((name, _LARGEST_SIZE) for name in sizes), ("num_hidden_layers", _MOST_LAYERS)):
+        if not 1 <= getattr(config, name) <= largest:
+            raise InputError(f"{name} is {getattr(config, name)}; it must lie between 1 and {largest:,}")
+    if not 0 <= config.pad_token_id < config.vocab_size:
+        raise InputError(f"pad_token_id is {config.pad_token_id}, outside the vocabulary of {config.vocab_size}")
     if config.hidden_size % config.num_attention_heads:
         raise InputError(
             f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads {config.num_attention_heads}"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from maskwright.batch import PackedBatch, to_padded
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
+from maskwright.models.keras_encoder import is_keras
 from maskwright.models.output import EncoderOutput
 
 
@@ -45,12 +46,23 @@ def encode(encoder: nn.Module, batch: PackedBatch, is_causal: Tensor | None = No
 
 def call_foreign(encoder: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     """Call an encoder by keywords if it takes them, else with the inputs as one dictionary."""
+    if is_keras(encoder):
+        return read_hidden_state(_call_keras(encoder, inputs), encoder)
     parameters = inspect.signature(encoder.forward).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if "input_ids" in parameters or takes_any:
         accepted = {name: value for name, value in inputs.items() if takes_any or name in parameters}
         return read_hidden_state(encoder(**accepted), encoder)
     return read_hidden_state(encoder(dict(inputs)), encoder)
+
+
+def _call_keras(encoder: Any, inputs: Mapping[str, Tensor]) -> Any:
+    """Its `forward` takes anything, so `call` is asked; it is told at every call whether it trains."""
+    parameters = inspect.signature(encoder.call).parameters
+    if "input_ids" in parameters:
+        accepted = {name: value for name, value in inputs.items() if name in parameters}
+        return encoder(**accepted, training=encoder.training)
+    return encoder(dict(inputs), training=encoder.training)
 
 
 def read_hidden_state(output: Any, encoder: nn.Module) -> Tensor:
@@ -78,9 +90,18 @@ def find_hidden_size(encoder: nn.Module) -> int:
 
 
 def find_max_length(encoder: nn.Module) -> int | None:
-    """The longest input an encoder takes, if it says."""
+    """The longest input an encoder takes, if it says.
+
+    RoBERTa and others of transformers number positions behind that of padding, and so read fewer rows than they have.
+    """
+    if isinstance(encoder, PackedEncoder):
+        return encoder.max_length
     limit = getattr(getattr(encoder, "config", None), "max_position_embeddings", None)
-    return limit if isinstance(limit, int) else None
+    positions = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
+    padding = getattr(positions, "padding_idx", None)
+    if not isinstance(limit, int):
+        return None
+    return limit if padding is None else limit - padding - 1
 
 
 def find_input_embedding(encoder: nn.Module) -> nn.Embedding | None:

@@ -1,140 +1,32 @@
-"""How each native family is written down by Hugging Face: the names of its weights and of its settings."""
+"""The families of models that are read and written natively."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import replace
 
-import torch
-from torch import Tensor
-
-from maskwright.errors import InputError
+from maskwright.models.albert import ALBERT
 from maskwright.models.bert import BERT
+from maskwright.models.distilbert import DistilBERT
+from maskwright.models.electra import ELECTRA
 from maskwright.models.encoder import PackedEncoder
+from maskwright.models.family import Family
 from maskwright.models.modernbert import ModernBERT
+from maskwright.models.mpnet import MPNet
+from maskwright.models.roberta import RoBERTa, XLMRoBERTa
 
-State = dict[str, Tensor]
-_LAYER_NAME = re.compile(r"layers\.(\d+)\.(.+)")
-_OLD_NORM_NAMES = {"gamma": "weight", "beta": "bias"}
-
-
-@dataclass(frozen=True)
-class Family:
-    """One architecture's layout. Module names map to one name of theirs, or to several that we keep stacked."""
-
-    model_type: str
-    encoder_class: type[PackedEncoder]
-    architectures: tuple[str, str]
-    """Of the encoder alone, and with a masked-language-model head."""
-    prefix: str
-    """Before the encoder's weights in a model with a head."""
-    layer_prefix: str
-    modules: Mapping[str, str]
-    layer_modules: Mapping[str, tuple[str, ...]]
-    head_modules: Mapping[str, str]
-    """Modules of the prediction head; the output's bias goes by `output_bias`."""
-    output_bias: str
-    own_settings: tuple[str, ...]
-    """Settings that only we have; they are kept apart in config.json."""
-    fixed_settings: Mapping[str, Any]
-    """Settings of theirs that we have at one value only."""
-
-    def their_names(self, name: str) -> list[str]:
-        """Their names for one of the encoder's weights; several when ours is theirs stacked."""
-        module, kind = name.rsplit(".", 1)
-        match = _LAYER_NAME.fullmatch(module)
-        if match is None:
-            return [f"{self.modules[module]}.{kind}"]
-        layer, part = match.groups()
-        return [f"{self.layer_prefix}.{layer}.{theirs}.{kind}" for theirs in self.layer_modules[part]]
-
-    def to_theirs(self, state: Mapping[str, Tensor]) -> State:
-        renamed: State = {}
-        for name, tensor in state.items():
-            names = self.their_names(name)
-            renamed |= dict(zip(names, tensor.chunk(len(names)), strict=True))
-        return renamed
-
-    def from_theirs(self, weights: Mapping[str, Tensor], names: list[str]) -> State:
-        """The weights we have names for; what is absent is left out."""
-        weights = self._normalise(weights)
-        found: State = {}
-        for name in names:
-            theirs = self.their_names(name)
-            if all(their_name in weights for their_name in theirs):
-                found[name] = torch.cat([weights[their_name] for their_name in theirs])
-        return found
-
-    def read_config(self, config: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
-        """The encoder's configuration; settings we do not know are left aside, those of a wrong type refused."""
-        for name, value in self.fixed_settings.items():
-            if config.get(name, value) != value:
-                raise InputError(f"'{name}' is {config[name]!r}; only {value!r} is supported")
-        values = {**_flatten_rope(config), **_read_layer_types(config), **own}
-        known = {field.name: field.default for field in fields(self.encoder_class.config_class)}
-        chosen = {name: values[name] for name in known if name in values}
-        for name, value in chosen.items():
-            _check_type(name, value, known[name])
-        return self.encoder_class.config_class(**chosen)
-
-    def split_config(self, config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Settings under their names, and those that only we have."""
-        values = asdict(config)
-        own = {name: values.pop(name) for name in self.own_settings}
-        return values, own
-
-    def _normalise(self, weights: Mapping[str, Tensor]) -> State:
-        """Undo what differs between checkpoints: the encoder's prefix and the first release's names in norms."""
-        normalised: State = {}
-        for name, tensor in weights.items():
-            stem, _, kind = name.removeprefix(f"{self.prefix}.").rpartition(".")
-            normalised[f"{stem}.{_OLD_NORM_NAMES.get(kind, kind)}"] = tensor
-        return normalised
-
-
-def _check_type(name: str, value: Any, default: Any) -> None:
-    expected: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
-    if not isinstance(value, expected) or isinstance(value, bool) != isinstance(default, bool):
-        raise InputError(f"'{name}' is {value!r}; expected a value such as {default!r}")
-
-
-def _flatten_rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Newer files nest the rotary bases by kind of layer; older ones and ours have them flat."""
-    rope = config.get("rope_parameters")
-    flat = dict(config)
-    for kind, name in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
-        settings = rope.get(kind) if isinstance(rope, dict) else None
-        if isinstance(settings, dict) and "rope_theta" in settings:
-            flat[name] = settings["rope_theta"]
-    return flat
-
-
-def _read_layer_types(config: Mapping[str, Any]) -> dict[str, int]:
-    """Newer files list the kind of every layer where older ones say how many are between two global ones."""
-    kinds = config.get("layer_types")
-    if not isinstance(kinds, list):
-        return {}
-    is_global = [kind == "full_attention" for kind in kinds]
-    for distance in range(1, len(kinds) + 1):
-        if is_global == [layer % distance == 0 for layer in range(len(kinds))]:
-            return {"global_attn_every_n_layers": distance}
-    raise InputError("'layer_types' is irregular; only a global layer after every n-th is supported")
-
+_WORDS_AND_POSITIONS = {
+    "embeddings.word": "embeddings.word_embeddings",
+    "embeddings.position": "embeddings.position_embeddings",
+    "embeddings.norm": "embeddings.LayerNorm",
+}
 
 BERT_FAMILY = Family(
     model_type="bert",
     encoder_class=BERT,
     architectures=("BertModel", "BertForMaskedLM"),
     prefix="bert",
-    layer_prefix="encoder.layer",
-    modules={
-        "embeddings.word": "embeddings.word_embeddings",
-        "embeddings.position": "embeddings.position_embeddings",
-        "embeddings.token_type": "embeddings.token_type_embeddings",
-        "embeddings.norm": "embeddings.LayerNorm",
-    },
+    layer_prefix="encoder.layer.{}",
+    modules=_WORDS_AND_POSITIONS | {"embeddings.token_type": "embeddings.token_type_embeddings"},
     layer_modules={
         "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
         "attention.output": ("attention.output.dense",),
@@ -150,7 +42,120 @@ BERT_FAMILY = Family(
     },
     output_bias="cls.predictions.bias",
     own_settings=("normalization_type", "use_stochastic_depth", "stochastic_depth_rate", "residual_init"),
-    fixed_settings={"position_embedding_type": "absolute", "is_decoder": False},
+    fixed_settings={
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "pruned_heads": {},
+    },
+)
+
+ROBERTA_FAMILY = replace(
+    BERT_FAMILY,
+    model_type="roberta",
+    encoder_class=RoBERTa,
+    architectures=("RobertaModel", "RobertaForMaskedLM"),
+    prefix="roberta",
+    head_modules={"mlm_dense": "lm_head.dense", "mlm_norm": "lm_head.layer_norm", "mlm_output": "lm_head.decoder"},
+    output_bias="lm_head.bias",
+    head_activation="gelu",
+)
+
+XLM_ROBERTA_FAMILY = replace(
+    ROBERTA_FAMILY,
+    model_type="xlm-roberta",
+    encoder_class=XLMRoBERTa,
+    architectures=("XLMRobertaModel", "XLMRobertaForMaskedLM"),
+)
+
+DISTILBERT_FAMILY = replace(
+    BERT_FAMILY,
+    model_type="distilbert",
+    encoder_class=DistilBERT,
+    architectures=("DistilBertModel", "DistilBertForMaskedLM"),
+    prefix="distilbert",
+    layer_prefix="transformer.layer.{}",
+    modules=_WORDS_AND_POSITIONS,
+    layer_modules={
+        "attention.qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        "attention.output": ("attention.out_lin",),
+        "attention_norm": ("sa_layer_norm",),
+        "up": ("ffn.lin1",),
+        "down": ("ffn.lin2",),
+        "feed_forward_norm": ("output_layer_norm",),
+    },
+    head_modules={"mlm_dense": "vocab_transform", "mlm_norm": "vocab_layer_norm", "mlm_output": "vocab_projector"},
+    output_bias="vocab_projector.bias",
+    setting_names={
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+    },
+    unwritten_settings=("type_vocab_size", "layer_norm_eps"),
+    unused_settings=("sinusoidal_pos_embds",),
+)
+
+ALBERT_FAMILY = replace(
+    BERT_FAMILY,
+    model_type="albert",
+    encoder_class=ALBERT,
+    architectures=("AlbertModel", "AlbertForMaskedLM"),
+    prefix="albert",
+    layer_prefix="encoder.albert_layer_groups.{}.albert_layers.0",
+    modules={**BERT_FAMILY.modules, "embedding_projection": "encoder.embedding_hidden_mapping_in"},
+    layer_modules={
+        "attention.qkv": ("attention.query", "attention.key", "attention.value"),
+        "attention.output": ("attention.dense",),
+        "attention_norm": ("attention.LayerNorm",),
+        "up": ("ffn",),
+        "down": ("ffn_output",),
+        "feed_forward_norm": ("full_layer_layer_norm",),
+    },
+    head_modules={
+        "mlm_dense": "predictions.dense",
+        "mlm_norm": "predictions.LayerNorm",
+        "mlm_output": "predictions.decoder",
+    },
+    output_bias="predictions.bias",
+    fixed_settings={**BERT_FAMILY.fixed_settings, "inner_group_num": 1},
+    unused_settings=("down_scale_factor", "eos_token_ids", "gap_size", "net_structure_type", "num_memory_blocks"),
+)
+
+ELECTRA_FAMILY = replace(
+    BERT_FAMILY,
+    model_type="electra",
+    encoder_class=ELECTRA,
+    architectures=("ElectraModel", "ElectraForMaskedLM"),
+    prefix="electra",
+    modules={**BERT_FAMILY.modules, "embedding_projection": "embeddings_project"},
+    head_modules={
+        "mlm_dense": "generator_predictions.dense",
+        "mlm_norm": "generator_predictions.LayerNorm",
+        "mlm_output": "generator_lm_head",
+    },
+    output_bias="generator_lm_head.bias",
+    head_activation="gelu",
+)
+
+MPNET_FAMILY = replace(
+    ROBERTA_FAMILY,
+    model_type="mpnet",
+    encoder_class=MPNet,
+    architectures=("MPNetModel", "MPNetForMaskedLM"),
+    prefix="mpnet",
+    modules=_WORDS_AND_POSITIONS | {"distance_bias": "encoder.relative_attention_bias"},
+    layer_modules={
+        **BERT_FAMILY.layer_modules,
+        "attention.qkv": ("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        "attention.output": ("attention.attn.o",),
+        "attention_norm": ("attention.LayerNorm",),
+    },
+    fixed_settings={**BERT_FAMILY.fixed_settings, "relative_attention_num_buckets": 32},
+    unwritten_settings=("type_vocab_size",),
 )
 
 MODERNBERT_FAMILY = Family(
@@ -158,7 +163,7 @@ MODERNBERT_FAMILY = Family(
     encoder_class=ModernBERT,
     architectures=("ModernBertModel", "ModernBertForMaskedLM"),
     prefix="model",
-    layer_prefix="layers",
+    layer_prefix="layers.{}",
     modules={
         "word": "embeddings.tok_embeddings",
         "embedding_norm": "embeddings.norm",
@@ -176,10 +181,30 @@ MODERNBERT_FAMILY = Family(
     output_bias="decoder.bias",
     own_settings=("residual_init",),
     fixed_settings={"attention_bias": False, "mlp_bias": False, "decoder_bias": True},
+    unused_settings=(
+        "initializer_cutoff_factor",
+        "layer_norm_eps",
+        "position_embedding_type",
+        "repad_logits_with_grad",
+    ),
 )
 
-FAMILIES = {family.model_type: family for family in (BERT_FAMILY, MODERNBERT_FAMILY)}
+FAMILIES = {
+    family.model_type: family
+    for family in (
+        BERT_FAMILY,
+        ROBERTA_FAMILY,
+        XLM_ROBERTA_FAMILY,
+        DISTILBERT_FAMILY,
+        ALBERT_FAMILY,
+        ELECTRA_FAMILY,
+        MPNET_FAMILY,
+        MODERNBERT_FAMILY,
+    )
+}
 
 
 def family_of(encoder: PackedEncoder) -> Family:
-    return next(family for family in FAMILIES.values() if isinstance(encoder, family.encoder_class))
+    """The family of an encoder's class, or of the nearest it derives from."""
+    families = {family.encoder_class: family for family in FAMILIES.values()}
+    return next(families[base] for base in type(encoder).__mro__ if base in families)

@@ -101,6 +101,22 @@ class ModernBERT(PackedEncoder):
         self.reset_parameters()
 
     @property
+    def embedding_size(self) -> int:
+        return self.hidden_size
+
+    @property
+    def max_length(self) -> int:
+        return int(self.config.max_position_embeddings)
+
+    @property
+    def norm_eps(self) -> float:
+        return float(self.config.norm_eps)
+
+    @property
+    def activation(self) -> str:
+        return str(self.config.hidden_activation)
+
+    @property
     def mlm_head_bias(self) -> bool:
         return self.config.norm_bias
 

@@ -11,20 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.families import FAMILIES, Family, State, family_of
+from maskwright.models.families import FAMILIES, family_of
+from maskwright.models.family import Family, State
 from maskwright.models.weights_file import write_safetensors
-from maskwright.storage import read_json, write_text
+from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_config, read_weights
+from maskwright.storage import write_text
 from maskwright.suggestions import suggest
 
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
 MODEL_FOLDER = "model"
 CHECKPOINTS_FOLDER = "checkpoints"
 OWN_TYPE_PREFIX = "maskwright_"
@@ -67,15 +65,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def read_model_folder(folder: Path) -> tuple[dict[str, Any], State]:
     """The configuration and the weights of a model folder, checked to be readable."""
-    config_file, weights_file = folder / CONFIG_FILE, folder / WEIGHTS_FILE
-    for file in (config_file, weights_file):
-        if not file.is_file():
-            raise InputError(f"{folder} is not a complete model folder: {file.name} is missing")
-    config = read_json(config_file)
-    try:
-        return config, load_file(weights_file)
-    except safetensors.SafetensorError as error:
-        raise InputError(f"{weights_file} is damaged ({error}); copy or export the model again") from error
+    return read_config(folder), read_weights(folder)
 
 
 def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
@@ -118,7 +108,9 @@ def load_into(module: nn.Module, state: Mapping[str, Tensor], source: Path) -> N
 
 
 def find_family(config: Mapping[str, Any], folder: Path) -> Family:
-    model_type = str(config.get("model_type")).removeprefix(OWN_TYPE_PREFIX)
+    if "model_type" not in config:
+        raise InputError(f"{folder / CONFIG_FILE} has no 'model_type'; add the one it is{suggest('', FAMILIES)}")
+    model_type = str(config["model_type"]).removeprefix(OWN_TYPE_PREFIX)
     if model_type not in FAMILIES:
         raise InputError(f"{folder / CONFIG_FILE} has model_type '{model_type}'{suggest(model_type, FAMILIES)}")
     return FAMILIES[model_type]
@@ -128,7 +120,8 @@ def describe_encoder(encoder: PackedEncoder, with_head: bool, is_expressible: bo
     """config.json of a model."""
     family = family_of(encoder)
     values, own = family.split_config(encoder.config)
-    is_expressible = is_expressible and own.get("normalization_type", "layer_norm") == "layer_norm"
+    is_expressible &= own.get("normalization_type", "layer_norm") == "layer_norm"
+    is_expressible &= not family.find_unusual(encoder.config)
     prefix = "" if is_expressible else OWN_TYPE_PREFIX
     return {
         "model_type": f"{prefix}{family.model_type}",
@@ -147,20 +140,47 @@ def read_own_settings(config: Mapping[str, Any], part: str) -> dict[str, Any]:
     return settings
 
 
-def build_encoder(config: Mapping[str, Any], folder: Path) -> PackedEncoder:
-    """The encoder a config.json describes, with fresh weights."""
+def build_encoder(config: Mapping[str, Any], folder: Path, weights: Mapping[str, Tensor]) -> PackedEncoder:
+    """The encoder a config.json describes, to be filled with `weights`; until then its own are arbitrary.
+
+    They are compared with what the configuration asks for before memory is taken for it.
+    """
     family = find_family(config, folder)
     try:
-        return family.encoder_class(family.read_config(config, read_own_settings(config, "encoder")))
+        shape = family.read_config(config, read_own_settings(config, "encoder"))
     except InputError as error:
         raise InputError(f"{folder / CONFIG_FILE}: {error}") from error
+    with torch.device("meta"):
+        encoder = family.encoder_class(shape)
+    _check_shapes(encoder, family, weights, folder)
+    return encoder.to_empty(device="cpu")
+
+
+def _check_shapes(encoder: PackedEncoder, family: Family, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Compare without a copy: what ours keeps stacked is compared block by block."""
+    given = family.normalise(weights)
+    expected = {
+        theirs: (block.shape[0] // len(names), *block.shape[1:])
+        for name, block in encoder.state_dict().items()
+        for names in [family.their_names(name)]
+        for theirs in names
+    }
+    missing = [name for name in expected if name not in given]
+    if missing:
+        raise InputError(f"{folder} lacks {len(missing)} weights of the model, first '{missing[0]}'")
+    for name, shape in expected.items():
+        if tuple(given[name].shape) != shape:
+            raise InputError(
+                f"{folder}: '{name}' has shape {tuple(given[name].shape)}, {CONFIG_FILE} says {shape}; the two do not"
+                " belong together"
+            )
 
 
 def load_encoder(folder_or_id: str | Path) -> PackedEncoder:
     folder = resolve_folder(folder_or_id)
     config, weights = read_model_folder(folder)
-    encoder = build_encoder(config, folder)
-    load_into(encoder, family_of(encoder).from_theirs(weights, list(encoder.state_dict())), folder / WEIGHTS_FILE)
+    encoder = build_encoder(config, folder, weights)
+    encoder.load_state_dict(family_of(encoder).from_theirs(weights, encoder.state_dict()))
     return encoder.eval()
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
+from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import find_input_embedding
 
 _FRESH_STD = 0.02
+_ROW_SIZES = ("embedding_size", "hidden_size", "dim")
+"""Names of an embedding's width in configurations: ALBERT's and ELECTRA's, most models', DistilBERT's."""
 
 
 def resize_embedding(encoder: nn.Module, new_size: int, mean_init: bool = True, noise: float = 0.0) -> Tensor:
@@ -61,13 +65,34 @@ def grow_rows(
     return torch.cat([table, rows.to(table.dtype)])
 
 
+@torch.no_grad()
+def set_rows_to_means(table: Tensor, sources: Mapping[int, Sequence[int]]) -> None:
+    """Set rows of a table (V, ...) to the mean of other rows, in place: {row: the rows it is the mean of}."""
+    for row, others in sources.items():
+        table[row] = table[list(others)].float().mean(dim=0)
+
+
+def count_added_parameters(config: Mapping[str, Any], num_used: int, num_new: int) -> int | None:
+    """The parameters that new tokens add to the model a config.json describes, beside `num_used` tokens of it.
+
+    A row of the embedding, one of an output that is not tied to it, and a bias for each token; rows that the model
+    has to spare cost nothing. None where the configuration does not say how wide a row is.
+    """
+    num_rows = config.get("vocab_size")
+    row_size = next((config[name] for name in _ROW_SIZES if name in config), None)
+    if not isinstance(num_rows, int) or not isinstance(row_size, int):
+        return None
+    output_size = 0 if config.get("tie_word_embeddings", True) else row_size
+    return max(0, num_used + num_new - num_rows) * (row_size + output_size + 1)
+
+
 def _replace_parameter(old: Tensor, values: Tensor) -> nn.Parameter:
     return nn.Parameter(values, requires_grad=old.requires_grad)
 
 
 def _update_config(encoder: nn.Module, new_size: int) -> None:
     config: Any = getattr(encoder, "config", None)
-    if is_dataclass(config) and not isinstance(config, type):
-        encoder.config = replace(config, vocab_size=new_size)  # type: ignore[assignment]
+    if isinstance(encoder, PackedEncoder):
+        encoder.config = replace(config, vocab_size=new_size)
     elif hasattr(config, "vocab_size"):
         config.vocab_size = new_size

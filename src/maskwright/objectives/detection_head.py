@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from maskwright.models.bert import BERT
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.init import init_weights
 from maskwright.models.layers import build_activation
@@ -22,9 +21,8 @@ class DetectionHead(nn.Module):
 
     def __init__(self, encoder: PackedEncoder, initializer_range: float) -> None:
         super().__init__()
-        config = encoder.config
         self.dense = nn.Linear(encoder.hidden_size, encoder.hidden_size, bias=encoder.mlm_head_bias)
-        self.activation = build_activation(config.hidden_act if isinstance(encoder, BERT) else config.hidden_activation)
+        self.activation = build_activation(encoder.activation)
         self.output = nn.Linear(encoder.hidden_size, 1)
         init_weights(self, initializer_range)
 

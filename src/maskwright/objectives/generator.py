@@ -20,7 +20,7 @@ from maskwright.models.init import init_weights
 from maskwright.models.modernbert import ModernBERT
 
 _EMBEDDING_PARTS: dict[type[PackedEncoder], tuple[str, ...]] = {
-    BERT: ("embeddings",),
+    BERT: ("embeddings", "embedding_projection"),
     ModernBERT: ("word", "embedding_norm", "dropout"),
 }
 """What `run_layers` has no use for; left in place they would be weights that no loss reaches."""
@@ -86,7 +86,7 @@ def build_layers(encoder: PackedEncoder, config: Any) -> PackedEncoder:
 
 def find_family_class(encoder: nn.Module) -> type[PackedEncoder]:
     for family in _EMBEDDING_PARTS:
-        if isinstance(encoder, family):
+        if type(encoder) is family:
             return family
     known = " or ".join(family.__name__ for family in _EMBEDDING_PARTS)
     raise InputError(

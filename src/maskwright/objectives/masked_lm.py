@@ -16,10 +16,13 @@ from maskwright.errors import InputError
 from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
 from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy, TokenMasker
+from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import encode, find_hidden_size, find_input_embedding, find_max_length
 from maskwright.models.init import init_weights
+from maskwright.models.keras_encoder import check_has_weights
 from maskwright.models.layers import ACTIVATIONS, build_activation
 from maskwright.models.output import MaskedLMOutput
+from maskwright.models.transformers_head import TransformersHead
 from maskwright.objectives import arguments
 from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
 from maskwright.objectives.next_tokens import shift_left
@@ -32,7 +35,8 @@ class MaskedLanguageModel(Objective):
     """A masked-language-model head and objective around any encoder.
 
     The encoder needs `hidden_size` and must return `last_hidden_state` of shape (batch, length, hidden_size). The
-    output projection shares the encoder's embedding table where the two have the same shape.
+    output projection shares the encoder's embedding table where the two have the same shape. An `mlm_head` of another
+    library's model takes the place of ours, as that library tied it.
     """
 
     num_figures = 1
@@ -61,9 +65,10 @@ class MaskedLanguageModel(Objective):
         strategy: Strategy = "token",
         span_p: float = DEFAULT_SPAN_P,
         span_max_words: int = DEFAULT_SPAN_MAX_WORDS,
+        mlm_head: TransformersHead | None = None,
     ) -> None:
         super().__init__()
-        hidden_size = find_hidden_size(encoder)
+        check_has_weights(encoder)
         _check_arguments(locals())
         _check_embedding(encoder, vocab_size)
         self.vocab_size = vocab_size
@@ -86,16 +91,25 @@ class MaskedLanguageModel(Objective):
         self._mask_calls = 0
 
         self.encoder = encoder
+        self.mlm_head = mlm_head
+        if mlm_head is None:
+            self._build_head(mlm_head_dropout, layer_norm_eps, tie_word_embeddings)
+        else:
+            self.mlm_dropout = nn.Dropout(mlm_head_dropout)
+
+    def _build_head(self, dropout: float, norm_eps: float, is_tied: bool) -> None:
+        encoder, hidden_size = self.encoder, find_hidden_size(self.encoder)
+        head_size = encoder.embedding_size if isinstance(encoder, PackedEncoder) else hidden_size
         head_bias = getattr(encoder, "mlm_head_bias", True)
-        self.mlm_dense = nn.Linear(hidden_size, hidden_size, bias=head_bias)
-        self.mlm_activation = build_activation(mlm_head_activation)
-        self.mlm_dropout = nn.Dropout(mlm_head_dropout)
-        self.mlm_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps, bias=head_bias)
-        self.mlm_output = nn.Linear(hidden_size, vocab_size)
+        self.mlm_dense = nn.Linear(hidden_size, head_size, bias=head_bias)
+        self.mlm_activation = build_activation(self.mlm_head_activation)
+        self.mlm_dropout = nn.Dropout(dropout)
+        self.mlm_norm = nn.LayerNorm(head_size, eps=norm_eps, bias=head_bias)
+        self.mlm_output = nn.Linear(head_size, self.vocab_size)
         for part in (self.mlm_dense, self.mlm_norm, self.mlm_output):
-            init_weights(part, initializer_range)
+            init_weights(part, self.initializer_range)
         embedding = find_input_embedding(encoder)
-        if tie_word_embeddings and embedding is not None and embedding.weight.shape == self.mlm_output.weight.shape:
+        if is_tied and embedding is not None and embedding.weight.shape == self.mlm_output.weight.shape:
             self.mlm_output.weight = embedding.weight
 
     @property
@@ -128,7 +142,14 @@ class MaskedLanguageModel(Objective):
     @property
     def is_tied(self) -> bool:
         embedding = find_input_embedding(self.encoder)
-        return embedding is not None and embedding.weight is self.mlm_output.weight
+        return embedding is not None and any(table is embedding.weight for table in self.output_tables)
+
+    @property
+    def output_tables(self) -> list[Tensor]:
+        """The head's parameters with a row for each token: the output matrix, tied or not, and its bias."""
+        if self.mlm_head is not None:
+            return list(self.mlm_head.output_tables(self.vocab_size))
+        return [self.mlm_output.weight, self.mlm_output.bias]
 
     def forward(
         self,
@@ -172,6 +193,8 @@ class MaskedLanguageModel(Objective):
 
     def predict(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits (..., V) of hidden states (..., D)."""
+        if self.mlm_head is not None:
+            return self.mlm_head(self.mlm_dropout(hidden))
         return self.mlm_output(self.mlm_norm(self.mlm_dropout(self.mlm_activation(self.mlm_dense(hidden)))))
 
     def corrupt(
@@ -233,7 +256,8 @@ class MaskedLanguageModel(Objective):
     def from_pretrained(cls, folder_or_id: str | Path, encoder: nn.Module | None = None) -> MaskedLanguageModel:
         """Load a saved model, as the kind it was trained as unless a subclass is asked for it.
 
-        One around an encoder of your own needs that encoder, built as it was, as `encoder`.
+        A model type that is not ours is read through transformers, its head included. One around an encoder of your own
+        needs that encoder, built as it was, as `encoder`.
         """
         from maskwright.objectives.saving import load_masked_lm
 

@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors
-from safetensors.torch import load_file
-
 from maskwright.errors import InputError
-from maskwright.models.families import State, family_of
+from maskwright.models.families import family_of
+from maskwright.models.family import State
 from maskwright.models.pretrained import (
-    CONFIG_FILE,
     OWN_KEY,
     build_encoder,
     copy_to_cpu,
@@ -23,6 +20,7 @@ from maskwright.models.pretrained import (
     read_own_settings,
     resolve_folder,
 )
+from maskwright.models.weights_reading import CONFIG_FILE, read_tensors
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.text.tokenizer import as_tokenizer
@@ -49,7 +47,7 @@ def load_replaced_tokens(folder_or_id: str | Path) -> ReplacedTokenDetection:
     folder = resolve_folder(folder_or_id)
     config, weights = read_model_folder(folder)
     settings = _read_settings(config, folder)
-    model = ReplacedTokenDetection(build_encoder(config, folder), **settings)
+    model = ReplacedTokenDetection(build_encoder(config, folder, weights), **settings)
     _fill(model, weights, folder)
     return model.eval()
 
@@ -72,10 +70,7 @@ def _read_others(folder: Path) -> State:
             f"{folder} has no {OTHERS_FILE}, so it holds no generator; load its encoder with BERT.from_pretrained or"
             " ModernBERT.from_pretrained and wrap it in a new ReplacedTokenDetection"
         )
-    try:
-        return load_file(file)
-    except safetensors.SafetensorError as error:
-        raise InputError(f"{file} is damaged ({error}); copy or export the model again") from error
+    return read_tensors(file)
 
 
 def _settings(model: ReplacedTokenDetection) -> dict[str, Any]:

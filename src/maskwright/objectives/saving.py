@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.families import Family, State, family_of
+from maskwright.models.families import BERT_FAMILY, FAMILIES, MODERNBERT_FAMILY, family_of
+from maskwright.models.family import Family, State
+from maskwright.models.keras_encoder import find_stable_names
 from maskwright.models.pretrained import (
-    CONFIG_FILE,
     OWN_KEY,
-    WEIGHTS_FILE,
+    OWN_TYPE_PREFIX,
     build_encoder,
     copy_to_cpu,
     describe_encoder,
@@ -25,6 +27,9 @@ from maskwright.models.pretrained import (
     read_own_settings,
     resolve_folder,
 )
+from maskwright.models.transformers_loading import is_foreign
+from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_config, read_shapes
+from maskwright.objectives.foreign_lm import describe_foreign, fill_foreign, load_foreign, to_foreign_state
 from maskwright.objectives.kinds import Build, describe_objective, find_objective
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.snapshot import ModelSnapshot
@@ -32,6 +37,11 @@ from maskwright.text.tokenizer import as_tokenizer, has_tokenizer, load_tokenize
 
 CUSTOM_TYPE = "maskwright_custom"
 _OUTPUT_WEIGHT = "mlm_output.weight"
+_BUFFERS = "embeddings"
+"""Old files hold the numbers of positions, which are no weights."""
+_MAX_NAMED = 5
+_NOT_SETTINGS = ("encoder", "mlm_head", "tie_word_embeddings")
+"""Arguments of the constructor that are made of weights."""
 
 
 def snapshot_masked_lm(model: MaskedLanguageModel, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
@@ -40,11 +50,15 @@ def snapshot_masked_lm(model: MaskedLanguageModel, tokenizer: Any = None, wait: 
     if isinstance(model.encoder, PackedEncoder):
         config = _describe(model, model.encoder)
         weights = _to_theirs(model, model.encoder)
+    elif model.mlm_head is not None:
+        config = describe_foreign(model.mlm_head)
+        weights = to_foreign_state(model.encoder, model.mlm_head)
     else:
         config = {"model_type": CUSTOM_TYPE, "encoder_class": type(model.encoder).__name__, OWN_KEY: {}}
-        weights = {name: tensor for name, tensor in model.state_dict().items() if not _is_shared(model, name)}
+        names = _custom_names(model)
+        weights = {names[name]: tensor for name, tensor in model.state_dict().items() if not _is_shared(model, name)}
     config[OWN_KEY] |= {"masked_lm": _settings(model), "objective": describe_objective(model)}
-    if tokenizer is not None:
+    if tokenizer is not None and model.mlm_head is None:
         config |= {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
         config |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
     return ModelSnapshot(config, copy_to_cpu(weights, wait), tokenizer)
@@ -54,18 +68,27 @@ def load_masked_lm(
     folder_or_id: str | Path,
     encoder: nn.Module | None = None,
     build: Build | None = None,
+    may_lack_head: bool = False,
+    used_elsewhere: Iterable[str] = (),
 ) -> MaskedLanguageModel:
-    """`build` makes the model out of an encoder and settings; unset, it becomes what it was trained as."""
+    """`build` makes the model out of an encoder and settings; unset, it becomes what it was trained as.
+
+    With `may_lack_head` an encoder alone gets a new prediction head, and a warning says so. Modules that are
+    `used_elsewhere` are left aside without a word.
+    """
     folder = resolve_folder(folder_or_id)
     config, weights = read_model_folder(folder)
     settings = _read_settings(config, folder)
     build = build or find_objective(config)
-    config["is_decoder"] = False  # said by the class that is built
+    config.pop("is_decoder", None)  # said by the class that is built
+    if is_foreign(config):
+        return build(**load_foreign(config, weights, folder, may_lack_head, settings)).eval()
     if config.get("model_type") != CUSTOM_TYPE:
-        _check_has_head(find_family(config, folder), weights, folder)
-        settings = {**_guess_settings(folder, config), **settings}
-        is_tied = config.get("tie_word_embeddings", True)
-        model = build(build_encoder(config, folder), tie_word_embeddings=is_tied, **settings)
+        _check_has_head(find_family(config, folder), weights, folder, may_lack_head)
+        native = build_encoder(config, folder, weights)
+        settings = {**_guess_settings(folder, config, native), **settings}
+        is_tied = config.get("tie_word_embeddings", True) is not False
+        model = build(native, tie_word_embeddings=is_tied, **settings)
     elif encoder is not None:
         model = build(encoder, tie_word_embeddings=_OUTPUT_WEIGHT not in weights, **settings)
     else:
@@ -73,40 +96,76 @@ def load_masked_lm(
             f"{folder / CONFIG_FILE} is a model around a {config.get('encoder_class')}; build that encoder and"
             " pass it as from_pretrained(folder, encoder=...)"
         )
-    _fill(model, weights, folder)
+    _fill(model, weights, folder, used_elsewhere)
     return model.eval()
 
 
-def fill_masked_lm(model: MaskedLanguageModel, folder: Path) -> None:
+def fill_masked_lm(model: MaskedLanguageModel, folder: Path, used_elsewhere: Iterable[str] = ()) -> None:
     """Fill a model of the same shape from a saved one."""
-    _fill(model, read_model_folder(folder)[1], folder)
+    _fill(model, read_model_folder(folder)[1], folder, used_elsewhere)
 
 
-def _fill(model: MaskedLanguageModel, weights: State, folder: Path) -> None:
+def _fill(model: MaskedLanguageModel, weights: State, folder: Path, used_elsewhere: Iterable[str]) -> None:
+    if model.mlm_head is not None:
+        fill_foreign(model.encoder, model.mlm_head, weights, folder)
+        return
     if isinstance(model.encoder, PackedEncoder):
-        family = family_of(model.encoder)
-        encoder_state = family.from_theirs(weights, list(model.encoder.state_dict()))
-        state = {f"encoder.{name}": tensor for name, tensor in encoder_state.items()}
-        state |= {ours: weights[name] for ours, name in _head_names(model, family).items() if name in weights}
+        state = _from_theirs(model, model.encoder, weights)
+        _warn_of_unused(model, model.encoder, weights, folder, used_elsewhere)
     else:
-        state = dict(weights)
+        state = {ours: weights[stored] for ours, stored in _custom_names(model).items() if stored in weights}
     if model.is_tied:  # the embedding's own tensor, filled under the embedding's name
         state[_OUTPUT_WEIGHT] = model.mlm_output.weight.detach()
     load_into(model, state, folder / WEIGHTS_FILE)
 
 
+def _custom_names(model: MaskedLanguageModel) -> dict[str, str]:
+    """Names in the file of a model around an encoder of the user's own, by those in its state."""
+    stable = {f"encoder.{name}": f"encoder.{stored}" for name, stored in find_stable_names(model.encoder).items()}
+    return {name: stable.get(name, name) for name in model.state_dict()}
+
+
+def _from_theirs(model: MaskedLanguageModel, encoder: PackedEncoder, weights: State) -> State:
+    family = family_of(encoder)
+    encoder_state = family.from_theirs(weights, encoder.state_dict())
+    state = {f"encoder.{name}": tensor for name, tensor in encoder_state.items()}
+    given = family.normalise(weights)
+    names = _head_names(model, family)
+    if not _has_head(family, given):
+        return state | {name: tensor for name, tensor in model.state_dict().items() if name in names}
+    if family.output_bias not in given:  # some files have it under the output's name alone
+        names["mlm_output.bias"] = _decoder_bias(family)
+    return state | {ours: given[name] for ours, name in names.items() if name in given}
+
+
+def _warn_of_unused(
+    model: MaskedLanguageModel, encoder: PackedEncoder, weights: State, folder: Path, used_elsewhere: Iterable[str]
+) -> None:
+    family = family_of(encoder)
+    used = {theirs.rpartition(".")[0] for name in encoder.state_dict() for theirs in family.their_names(name)}
+    used |= {*family.head_modules.values(), family.output_bias.rpartition(".")[0], _BUFFERS}
+    used |= {name.removeprefix(f"{family.prefix}.") for name in used_elsewhere}
+    modules = sorted({name.rpartition(".")[0] for name in family.normalise(weights)} - used)
+    if modules:
+        more = f" and {len(modules) - _MAX_NAMED} more" if len(modules) > _MAX_NAMED else ""
+        warnings.warn(
+            f"{folder}: weights of {', '.join(modules[:_MAX_NAMED])}{more} are left aside, as a masked language model"
+            " has no place for them",
+            InputWarning,
+            stacklevel=2,
+        )
+
+
 def _describe(model: MaskedLanguageModel, encoder: PackedEncoder) -> dict[str, Any]:
     """config.json, with what the head adds to the encoder's under the family's names."""
-    config = encoder.config
+    family = family_of(encoder)
     head: dict[str, Any] = {"tie_word_embeddings": model.is_tied}
-    is_expressible = model.vocab_size == encoder.vocab_size
-    if family_of(encoder).model_type == "modernbert":
-        head |= {"classifier_bias": config.norm_bias, "classifier_activation": model.mlm_head_activation}
-        is_expressible &= model.mlm_norm.eps == config.norm_eps
+    is_expressible = model.vocab_size == encoder.vocab_size and model.mlm_norm.eps == encoder.norm_eps
+    if family is MODERNBERT_FAMILY:
+        head |= {"classifier_bias": encoder.mlm_head_bias, "classifier_activation": model.mlm_head_activation}
     else:
-        is_expressible &= model.mlm_norm.eps == config.layer_norm_eps
-        is_expressible &= model.mlm_head_activation == config.hidden_act
-    if model.mode == "clm" and family_of(encoder).model_type == "bert":
+        is_expressible &= model.mlm_head_activation == family.head_activation_of(encoder)
+    if model.mode == "clm" and family is BERT_FAMILY:
         head |= {"is_decoder": True, "architectures": ["BertLMHeadModel"]}
     else:
         is_expressible &= not model.predicts_next
@@ -119,16 +178,37 @@ def _to_theirs(model: MaskedLanguageModel, encoder: PackedEncoder) -> State:
     for ours, theirs in _head_names(model, family).items():
         weights[theirs] = model.state_dict()[ours]
     if not model.is_tied:  # an untied output may carry its bias under the output's own name as well
-        weights[f"{family.head_modules['mlm_output']}.bias"] = model.mlm_output.bias
+        weights[_decoder_bias(family)] = model.mlm_output.bias
     return weights
 
 
-def _check_has_head(family: Family, weights: State, folder: Path) -> None:
-    if f"{family.head_modules['mlm_dense']}.weight" not in weights:
+def _has_head(family: Family, weights: Mapping[str, Any]) -> bool:
+    return f"{family.head_modules['mlm_dense']}.weight" in weights
+
+
+def lacks_head(folder: Path) -> bool:
+    """Whether a folder of a native family holds an encoder alone; others are not looked into."""
+    family = FAMILIES.get(str(read_config(folder).get("model_type")).removeprefix(OWN_TYPE_PREFIX))
+    return family is not None and not _has_head(family, read_shapes(folder))
+
+
+def _check_has_head(family: Family, weights: State, folder: Path, may_lack_head: bool) -> None:
+    if _has_head(family, weights):
+        return
+    if not may_lack_head:
         raise InputError(
-            f"{folder / WEIGHTS_FILE} holds an encoder without a masked-language-model head; load it with"
-            f" {family.encoder_class.__name__}.from_pretrained and wrap it in a new MaskedLanguageModel"
+            f"{folder} holds an encoder without a masked-language-model head; train one with maskwright adapt, or load"
+            f" it with {family.encoder_class.__name__}.from_pretrained and wrap it in a new MaskedLanguageModel"
         )
+    warnings.warn(
+        f"{folder} holds an encoder without a prediction head; it gets a new one, which knows nothing yet",
+        InputWarning,
+        stacklevel=3,
+    )
+
+
+def _decoder_bias(family: Family) -> str:
+    return f"{family.head_modules['mlm_output']}.bias"
 
 
 def _head_names(model: MaskedLanguageModel, family: Family) -> dict[str, str]:
@@ -147,28 +227,37 @@ def _is_shared(model: MaskedLanguageModel, name: str) -> bool:
 
 
 def _settings(model: MaskedLanguageModel) -> dict[str, Any]:
-    """The constructor's arguments, as plain values."""
+    """The constructor's arguments, as plain values; of a head that is not ours, those that still count."""
+    own_head = {} if model.mlm_head is not None else _head_settings(model)
     return {
+        **own_head,
         "vocab_size": model.vocab_size,
         "mask_ratio": model.mask_ratio,
         "mask_token_id": model.mask_token_id,
         "special_token_ids": list(model.special_token_ids),
-        "mlm_head_activation": model.mlm_head_activation,
-        "initializer_range": model.initializer_range,
         "mlm_head_dropout": model.mlm_head_dropout,
-        "layer_norm_eps": model.mlm_norm.eps,
         "seed": model.seed,
         **model.masker.settings(),
     }
 
 
-def _guess_settings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+def _head_settings(model: MaskedLanguageModel) -> dict[str, Any]:
+    return {
+        "mlm_head_activation": model.mlm_head_activation,
+        "initializer_range": model.initializer_range,
+        "layer_norm_eps": model.mlm_norm.eps,
+    }
+
+
+def _guess_settings(folder: Path, config: Mapping[str, Any], encoder: PackedEncoder) -> dict[str, Any]:
     """Settings of a model that others made: its own configuration, and the special tokens of its tokenizer."""
     settings = {
-        "vocab_size": config["vocab_size"],
-        "mlm_head_activation": config.get("classifier_activation", config.get("hidden_act", "gelu")),
-        "layer_norm_eps": config.get("norm_eps", config.get("layer_norm_eps", 1e-12)),
+        "vocab_size": encoder.vocab_size,
+        "mlm_head_activation": family_of(encoder).head_activation_of(encoder),
+        "layer_norm_eps": encoder.norm_eps,
     }
+    if family_of(encoder) is MODERNBERT_FAMILY:
+        settings["mlm_head_activation"] = str(config.get("classifier_activation", "gelu"))
     if has_tokenizer(folder):
         tokenizer = load_tokenizer(folder)
         settings |= {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": tokenizer.all_special_ids}
@@ -177,7 +266,8 @@ def _guess_settings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_settings(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Arguments of the constructor; names we do not know are left aside, values of a wrong type refused."""
-    defaults = inspect.signature(MaskedLanguageModel).parameters
+    parameters = inspect.signature(MaskedLanguageModel).parameters
+    defaults = {name: one for name, one in parameters.items() if name not in _NOT_SETTINGS}
     settings = {name: value for name, value in read_own_settings(config, "masked_lm").items() if name in defaults}
     for name, value in settings.items():
         default = defaults[name].default

@@ -11,26 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
-from maskwright.models.families import State
 from maskwright.models.pretrained import (
-    CONFIG_FILE,
     OWN_KEY,
-    WEIGHTS_FILE,
     copy_to_cpu,
     load_into,
     read_own_settings,
     resolve_folder,
 )
+from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_config, read_tensors, read_weights
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.saving import fill_masked_lm, load_masked_lm, snapshot_masked_lm
 from maskwright.objectives.sentence_pairs import SentencePairModel
 from maskwright.objectives.snapshot import ModelSnapshot
-from maskwright.storage import read_json
 
 PAIR_HEAD_FILE = "pair_head.safetensors"
 _HEAD = "pair_head"
@@ -43,7 +39,7 @@ def snapshot_sentence_pair(model: SentencePairModel, tokenizer: Any = None, wait
     head = copy_to_cpu(model.pair_head.state_dict(), wait=False)
     snapshot = snapshot_masked_lm(_without_head(model), tokenizer, wait)
     snapshot.config[OWN_KEY][_OWN_PART] = {"pair_weight": model.pair_weight}
-    if not isinstance(model.encoder, BERT):
+    if type(model.encoder) is not BERT:
         return replace(snapshot, others={**snapshot.others, PAIR_HEAD_FILE: head})
     architecture = snapshot.config["architectures"][0].replace("BertForMaskedLM", "BertForPreTraining")
     weights = {**snapshot.weights, **{_their_name(name): tensor for name, tensor in head.items()}}
@@ -52,14 +48,14 @@ def snapshot_sentence_pair(model: SentencePairModel, tokenizer: Any = None, wait
 
 def fill_sentence_pair(model: SentencePairModel, folder: Path) -> None:
     """Fill a model of the same shape from a saved one."""
-    fill_masked_lm(_without_head(model), folder)
+    fill_masked_lm(_without_head(model), folder, used_elsewhere=_THEIR_MODULES.values())
     _fill_head(model, folder)
 
 
 def load_sentence_pair(folder_or_id: str | Path, encoder: nn.Module | None = None) -> SentencePairModel:
     folder = resolve_folder(folder_or_id)
-    masked_lm = load_masked_lm(folder, encoder)
-    settings = read_own_settings(read_json(folder / CONFIG_FILE), _OWN_PART)
+    masked_lm = load_masked_lm(folder, encoder, used_elsewhere=_THEIR_MODULES.values())
+    settings = read_own_settings(read_config(folder), _OWN_PART)
     pair_weight = settings.get("pair_weight", 1.0)
     if not isinstance(pair_weight, int | float) or isinstance(pair_weight, bool):
         raise InputError(f"{folder / CONFIG_FILE}: 'pair_weight' is {pair_weight!r}; expected a number such as 1.0")
@@ -71,8 +67,9 @@ def load_sentence_pair(folder_or_id: str | Path, encoder: nn.Module | None = Non
 def continue_with_pairs(folder_or_id: str | Path, pair_weight: float) -> SentencePairModel:
     """A saved masked language model with its pair head, or with a new one where it has none."""
     folder = resolve_folder(folder_or_id)
-    model = SentencePairModel.around(load_masked_lm(folder, build=MaskedLanguageModel), pair_weight)
-    if _OWN_PART in read_json(folder / CONFIG_FILE).get(OWN_KEY, {}):
+    masked_lm = load_masked_lm(folder, build=MaskedLanguageModel, used_elsewhere=_THEIR_MODULES.values())
+    model = SentencePairModel.around(masked_lm, pair_weight)
+    if _OWN_PART in read_config(folder).get(OWN_KEY, {}):
         _fill_head(model, folder)
     return model
 
@@ -85,28 +82,17 @@ def _without_head(model: SentencePairModel) -> SentencePairModel:
 
 
 def _fill_head(model: SentencePairModel, folder: Path) -> None:
-    is_bert = isinstance(model.encoder, BERT)
+    is_bert = type(model.encoder) is BERT
     file = folder / (WEIGHTS_FILE if is_bert else PAIR_HEAD_FILE)
+    stored = read_weights(folder) if is_bert else read_tensors(file) if file.is_file() else {}
     names = {name: _their_name(name) if is_bert else name for name in model.pair_head.state_dict()}
-    load_into(model.pair_head, _read_tensors(file, names), file)
-
-
-def _read_tensors(file: Path, names: dict[str, str]) -> State:
-    """Some of a file's tensors, by our names."""
-    found: State = {}
-    try:
-        if file.is_file():
-            with safe_open(file, framework="pt") as stored:
-                present = set(stored.keys())
-                found = {ours: stored.get_tensor(theirs) for ours, theirs in names.items() if theirs in present}
-    except SafetensorError as error:
-        raise InputError(f"{file} is damaged ({error}); copy or export the model again") from error
+    found = {ours: stored[theirs] for ours, theirs in names.items() if theirs in stored}
     if not found:
         raise InputError(
-            f"{file.parent} holds a model without a pair head; load it with MaskedLanguageModel.from_pretrained and"
-            " give it one with SentencePairModel.around"
+            f"{folder} holds a model without a pair head; load it with MaskedLanguageModel.from_pretrained and give it"
+            " one with SentencePairModel.around"
         )
-    return found
+    load_into(model.pair_head, found, file)
 
 
 def _their_name(name: str) -> str:

@@ -80,6 +80,11 @@ class SentencePairModel(MaskedLanguageModel):
     @classmethod
     def around(cls, model: MaskedLanguageModel, pair_weight: float = 1.0) -> Self:
         """A masked language model and its weights, shared and not copied, with a new pair head."""
+        if model.mlm_head is not None:
+            raise InputError(
+                f"{type(model.encoder).__name__} is a model of transformers, which learns by masking alone; give a"
+                " model of a native family for sentence pairs"
+            )
         paired = cls(
             model.encoder,
             model.vocab_size,

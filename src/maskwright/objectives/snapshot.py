@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from maskwright.models.families import State
+from maskwright.models.family import State
 from maskwright.models.pretrained import write_model_folder
 from maskwright.models.weights_file import write_safetensors
 from maskwright.text.tokenizer import Tokenizer

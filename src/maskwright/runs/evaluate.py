@@ -25,7 +25,9 @@ def evaluate_texts(name: str, sources: Sequence[str], max_length: int | None, wa
     if limit is not None and row_length > limit:
         raise InputError(f"the row length is {row_length}, {name} takes {limit} tokens; lower --max-length")
     texts = [text for source in build_sources(list(sources)) for text in read_texts(source, warn)]
-    loader = pack_documents(texts, tokenizer, row_length=row_length, rows_per_batch=_ROWS_PER_BATCH, shuffle=False)
+    loader = pack_documents(
+        texts, tokenizer, warn, row_length=row_length, rows_per_batch=_ROWS_PER_BATCH, shuffle=False
+    )
     evaluation = evaluate(model.to(choose_device("auto")), loader.epoch(0))
     return {
         **evaluation.metrics,

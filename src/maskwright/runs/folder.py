@@ -54,6 +54,10 @@ class RunFolder:
         return self.path / "final.json"
 
     @property
+    def forgetting_file(self) -> Path:
+        return self.path / "forgetting.json"
+
+    @property
     def curves_file(self) -> Path:
         return self.path / "curves.png"
 
@@ -121,7 +125,14 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove what a run writes and nothing else; the configuration last, so that a half-cleared run stays one."""
-        files = (self.final_file, self.data_file, self.metrics_file, self.curves_file, self.report_file)
+        files = (
+            self.final_file,
+            self.data_file,
+            self.metrics_file,
+            self.forgetting_file,
+            self.curves_file,
+            self.report_file,
+        )
         for folder in (self.model, self.checkpoints, self.tokenizer, self.tensorboard, self.trackers):
             if folder.is_dir():
                 shutil.rmtree(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from maskwright.config import Config
+from maskwright.data.given_pairs import GivenPairs
 from maskwright.data.loader import PackedLoader
 from maskwright.data.pairs import build_pairing
 from maskwright.data.shards import (
@@ -27,9 +28,11 @@ from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.models.pretrained import resolve_folder
 from maskwright.runs.augmented import AugmentedLoader
+from maskwright.runs.pair_texts import encode_pairs, warn_of_losses
 from maskwright.runs.texts import Documents, Say, read_documents
 from maskwright.sections.data import QualityConfig, build_sources
 from maskwright.text.encoding import encode_corpus
+from maskwright.text.text_pairs import Document, TextPair, list_texts
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.training import train_tokenizer
 
@@ -58,16 +61,18 @@ def _read_texts(config: Config, kept_tokenizer: Path | None, warn: Say) -> Train
     documents = read_documents(config, warn)
     tokenizer = get_tokenizer(config, [text for texts in documents.train for text in texts], kept_tokenizer)
     weights = [source.weight for source in build_sources(config.data.train)]
+    shared = _loader_options(config, tokenizer) | ({"pairing": GivenPairs()} if documents.are_pairs else {})
 
     def encode(texts: Sequence[Sequence[str]]) -> Shards:
-        return StoresInMemory([_encode(tokenizer, one, config.masking.needs_words) for one in texts], weights)
+        return StoresInMemory([_encode(tokenizer, one, shared) for one in texts], weights)
 
-    options = _loader_options(config, tokenizer) | {"shuffle": True}
+    options = shared | {"shuffle": True}
     if config.augmentation.probability:
         train: PackedLoader = AugmentedLoader(documents.train, encode, config.augmentation, **options)
     else:
         train = PackedLoader(encode(documents.train), **options)
-    validation = pack_documents(documents.validation, tokenizer, **_loader_options(config, tokenizer), shuffle=False)
+    validation = PackedLoader(_encode(tokenizer, documents.validation, shared), **shared, shuffle=False)
+    warn_of_losses([train.shards, validation.shards], config.data.max_length, warn)
     return TrainingData(tokenizer, train, validation, _hash_texts(documents, tokenizer))
 
 
@@ -129,10 +134,18 @@ def open_tokenizer(name: str) -> Tokenizer:
     return load_tokenizer(name if names_a_file else resolve_folder(name))
 
 
-def pack_documents(documents: Sequence[str], tokenizer: Tokenizer, **options: Any) -> PackedLoader:
-    """A loader over texts; `options` are those of `PackedLoader`."""
-    store = _encode(tokenizer, documents, options.get("with_words", False))
-    return PackedLoader(store, **(_special_ids(tokenizer) | options))
+def pack_documents(
+    documents: Sequence[Document], tokenizer: Tokenizer, warn: Say = lambda text: None, **options: Any
+) -> PackedLoader:
+    """A loader over texts, or over pairs of texts; `options` are those of `PackedLoader`."""
+    num_pairs = sum(isinstance(document, TextPair) for document in documents)
+    if num_pairs:
+        if num_pairs < len(documents):
+            raise InputError("some sources are pairs (second_column), others single texts; give one kind at a time")
+        options["pairing"] = GivenPairs()
+    loader = PackedLoader(_encode(tokenizer, list_texts(documents), options), **(_special_ids(tokenizer) | options))
+    warn_of_losses([loader.shards], loader.row_length, warn)
+    return loader
 
 
 def count_tokens(loader: PackedLoader, vocab_size: int) -> NDArray[np.int64]:
@@ -164,8 +177,11 @@ def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     }
 
 
-def _encode(tokenizer: Tokenizer, documents: Sequence[str], with_words: bool) -> TokenStore:
-    if not with_words:
-        return TokenStore.from_documents(tokenizer.encode_batch(documents), tokenizer.vocab_size)
-    encoded = encode_corpus(documents, tokenizer)
+def _encode(tokenizer: Tokenizer, texts: Sequence[str], options: Mapping[str, Any]) -> TokenStore:
+    """What a loader with these options reads."""
+    if isinstance(options.get("pairing"), GivenPairs):
+        return encode_pairs(tokenizer, texts, options["row_length"])
+    if not options.get("with_words", False):
+        return TokenStore.from_documents(tokenizer.encode_batch(texts), tokenizer.vocab_size)
+    encoded = encode_corpus(texts, tokenizer)
     return TokenStore.from_arrays(encoded.ids, encoded.lengths, encoded.word_starts, tokenizer.vocab_size)

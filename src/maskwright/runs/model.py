@@ -14,10 +14,12 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import find_max_length
 from maskwright.models.modernbert import ModernBERT
 from maskwright.models.pretrained import resolve_folder
+from maskwright.models.transformers_loading import is_foreign
+from maskwright.models.weights_reading import read_config
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
-from maskwright.objectives.resizing import resize_vocabulary
+from maskwright.objectives.resizing import extend_vocabulary, resize_vocabulary
 from maskwright.objectives.saving import load_masked_lm
 from maskwright.objectives.sentence_pair_saving import continue_with_pairs
 from maskwright.runs.objective import check_objective, choose_kind
@@ -40,8 +42,9 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
     torch.manual_seed(config.run.seed)
     if config.model.from_ is not None:
         return _continue_model(config, tokenizer, config.model.from_)
+    if config.model.freeze_encoder:
+        raise InputError("model.freeze_encoder keeps an encoder as it is; give the trained one as model.from")
     encoder = _build_encoder(config, tokenizer)
-    eps = encoder.config.norm_eps if isinstance(encoder, ModernBERT) else encoder.config.layer_norm_eps
     settings: dict[str, Any] = {
         "vocab_size": tokenizer.vocab_size,
         "mask_ratio": config.masking.ratio,
@@ -49,7 +52,7 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
         "special_token_ids": tokenizer.all_special_ids,
         "initializer_range": encoder.config.initializer_range,
         "mlm_head_dropout": config.model.mlm_head_dropout,
-        "layer_norm_eps": eps,
+        "layer_norm_eps": encoder.norm_eps,
         "seed": config.run.seed,
         **_masking_options(config),
     }
@@ -69,6 +72,8 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
         origin = f" (preset {config.preset} may set it: preset=domain_adaptation does not)" if config.preset else ""
         raise InputError(f"model.from={source} brings its own shape; remove model.{name}{origin}")
     model = _load_to_continue(config, tokenizer, source)
+    if config.model.freeze_encoder:
+        model.encoder.requires_grad_(False)
     check_vocabulary(model, tokenizer)
     _check_same_words(tokenizer, source)
     limit = find_max_length(model.encoder)
@@ -85,11 +90,20 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
 
 
 def _load_to_continue(config: Config, tokenizer: Tokenizer, source: str) -> TrainedModel:
+    is_more_than_masking = config.training.mode == "rtd" or config.pairs.task is not None
+    if is_more_than_masking and is_foreign(read_config(resolve_folder(source))):
+        raise InputError(
+            f"{source} is a model of transformers, which learns by masking alone; set training.mode=mlm and no"
+            " pairs.task"
+        )
     if config.training.mode == "rtd":
         return _continue_replaced_tokens(config, source)
     if config.pairs.task is not None:
         return continue_with_pairs(source, config.pairs.weight)
-    model = load_masked_lm(source, build=choose_kind(config))
+    model = load_masked_lm(source, build=choose_kind(config), may_lack_head=True)
+    own = _find_tokenizer(source)
+    if own is not None and own.backend.get_vocab().items() < tokenizer.backend.get_vocab().items():
+        extend_vocabulary(model, own, tokenizer)
     if tokenizer.added_roles and 0 < tokenizer.vocab_size - model.vocab_size <= len(tokenizer.added_roles):
         resize_vocabulary(
             model,
@@ -160,18 +174,22 @@ def check_vocabulary(model: TrainedModel, tokenizer: Tokenizer) -> None:
 
 def _check_same_words(tokenizer: Tokenizer, source: str) -> None:
     """Two tokenizers can agree in all numbers and differ in every word."""
-    folder = resolve_folder(source)
-    if not has_tokenizer(folder):
+    own_tokenizer = _find_tokenizer(source)
+    if own_tokenizer is None:
         return
-    own = load_tokenizer(folder).backend.get_vocab()
-    given = tokenizer.backend.get_vocab()
-    differing = [token for token, token_id in given.items() if own.get(token) != token_id]
+    own, given = own_tokenizer.backend.get_vocab(), tokenizer.backend.get_vocab()
+    differing = [token for token, token_id in own.items() if given.get(token) != token_id]
     if differing:
         first = differing[0]
         raise InputError(
-            f"'{first}' is token {given[first]} of the tokenizer and {own.get(first)} of the one of {source}, and"
+            f"'{first}' is token {given.get(first)} of the tokenizer and {own[first]} of the one of {source}, and"
             f" {len(differing) - 1} others differ too; use the model's tokenizer"
         )
+
+
+def _find_tokenizer(source: str) -> Tokenizer | None:
+    folder = resolve_folder(source)
+    return load_tokenizer(folder) if has_tokenizer(folder) else None
 
 
 def _build_encoder(config: Config, tokenizer: Tokenizer) -> PackedEncoder:

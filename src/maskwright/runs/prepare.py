@@ -33,7 +33,7 @@ from maskwright.data.shards import (
 )
 from maskwright.errors import InputError, RunError
 from maskwright.runs.texts import is_held_out
-from maskwright.sections.data import QualityConfig, SourceConfig
+from maskwright.sections.data import QualityConfig, SourceConfig, hold_pairs
 from maskwright.storage import read_json, replace_folder, write_text
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.encoding import EncodedTexts, TextEncoder
@@ -87,6 +87,8 @@ def prepare(
 ) -> dict[str, Any]:
     """Make the folder `out`, or find it made already; returns its manifest."""
     options = options or PrepareOptions()
+    if hold_pairs(sources):
+        raise InputError("shards hold single texts, the sources give pairs (second_column); train on the files instead")
     out = Path(out).resolve()
     key, described = _describe(sources, tokenizer, options)
     if is_prepared(out) and read_manifest(out)["key"] == key:
@@ -141,7 +143,9 @@ def _describe(
 ) -> tuple[str, dict[str, Any]]:
     """A key that changes with anything that changes the shards, and what it is made of."""
     described = {
-        "sources": [source.model_dump() | {"files": fingerprint(source)} for source in sources],
+        "sources": [
+            source.model_dump(exclude={"second_column"}) | {"files": fingerprint(source)} for source in sources
+        ],
         "tokenizer_sha256": hashlib.sha256(tokenizer.backend.to_str().encode()).hexdigest(),
         "vocab_size": tokenizer.vocab_size,
         "options": {**asdict(options), "quality": options.quality.model_dump()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from maskwright.models.pretrained import CHECKPOINTS_FOLDER
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.folder import RunFolder, find_run
+from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.interruption import GracefulStop
 from maskwright.runs.model import TrainedModel, build_model
@@ -74,22 +76,29 @@ class _Start:
     data: TrainingData
     model: TrainedModel
     unigram_loss: float
+    general: PackedLoader | None
+    """Text of the kind the model knew before, where forgetting is watched."""
 
 
 def _begin(config: Config, overwrite: bool, world: World, console: Console) -> _Start:
     overwrite = overwrite and world.is_main
     _check_settings(config)
     run = find_run(config, overwrite)
-    data = load_data(config, None if overwrite else run.tokenizer, lambda text: _say(console, f"warning: {text}"))
+
+    def warn(text: str) -> None:
+        _say(console, f"warning: {text}")
+
+    data = load_data(config, None if overwrite else run.tokenizer, warn)
+    general = load_general_text(config, data.tokenizer, warn)
     model = build_model(config, data.tokenizer)
     token_counts = torch.from_numpy(count_tokens(data.train, model.vocab_size))
-    if model.evaluates_causally:  # the last of a document's next tokens ends it
-        token_counts[data.tokenizer.sep_token_id] += data.train.shards.num_documents
+    if model.evaluates_causally:  # the end of each segment is a next token too
+        token_counts[data.tokenizer.sep_token_id] += data.train.shards.num_documents * (data.train.num_specials - 1)
     unigram_loss = evaluate_unigram(model, data.validation.epoch(0), token_counts)
     if world.is_main:
         run.begin(config, data.tokenizer, data.fingerprint, overwrite)
         clear_leftovers(run.checkpoints)
-    return _Start(run, data, model, unigram_loss)
+    return _Start(run, data, model, unigram_loss, general)
 
 
 def _check_settings(config: Config) -> None:
@@ -111,12 +120,18 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
     trainer = build_trainer(config, start.model)
     _resume(config, trainer, run, console)
     _introduce(config, trainer, run, train, validation, console)
-    trainer.fit(train, validation, callbacks=build_callbacks(config, run, tokenizer, world, console))
+    guard = None
+    if start.general is not None:
+        guard = ForgettingGuard(run, start.general, validation, config.forgetting.max_increase, world)
+    callbacks = build_callbacks(config, run, tokenizer, world, console, [] if guard is None else [guard])
+    trainer.fit(train, validation, callbacks=callbacks)
 
     model = start.model
     if world.is_main:
         model.save_pretrained(run.model, tokenizer)
-    figures = _evaluate(config, trainer, validation, start.unigram_loss)
+    figures = _evaluate(config, trainer, train, validation, start.unigram_loss)
+    if guard is not None:
+        figures |= guard.compute_figures()
     predictions = None
     if isinstance(model, MaskedLanguageModel):
         shown = validation.build_batch([[sample] for sample in _choose_samples(validation)])
@@ -159,7 +174,12 @@ def _choose_trackers(config: Config) -> list[str]:
 
 
 def build_callbacks(
-    config: Config, run: RunFolder, tokenizer: Tokenizer, world: World, console: Console
+    config: Config,
+    run: RunFolder,
+    tokenizer: Tokenizer,
+    world: World,
+    console: Console,
+    others: Sequence[Callback] = (),
 ) -> list[Callback]:
     training = config.training
     retention = Retention(training.keep_checkpoints, training.keep_every_steps)
@@ -174,6 +194,7 @@ def build_callbacks(
     if world.is_main:
         values = config.model_dump(by_alias=True)
         callbacks += build_trackers(_choose_trackers(config), name=config.run.name, folder=run.path, parameters=values)
+    callbacks += others
     # Last, so that a checkpoint follows what the others did at its step.
     callbacks.append(
         PeriodicCheckpoints(run, tokenizer, training.checkpoint_every_steps, retention, training.keep_best)
@@ -245,7 +266,9 @@ def _introduce(
         _say(console, line, style="")
 
 
-def _evaluate(config: Config, trainer: Trainer, validation: PackedLoader, unigram_loss: float) -> dict[str, Any]:
+def _evaluate(
+    config: Config, trainer: Trainer, train: PackedLoader, validation: PackedLoader, unigram_loss: float
+) -> dict[str, Any]:
     """The figures of final.json."""
     state = trainer.state
     figures: dict[str, Any] = {}
@@ -261,6 +284,8 @@ def _evaluate(config: Config, trainer: Trainer, validation: PackedLoader, unigra
             "asked": "next" if trainer.model.evaluates_causally else "masked",
         }
     return figures | {
+        "train_documents": train.shards.num_documents,
+        "train_tokens": train.shards.num_tokens,
         "train_loss": trainer.history.history["loss"][-1],
         "tokens": state.num_tokens,
         "steps": state.step,

@@ -12,6 +12,7 @@ from maskwright.errors import InputError
 from maskwright.sections.base import Section, explain, read_value
 
 BUILTIN_CORPUS = "builtin:python"
+_DEFAULT_COLUMN = "text"
 
 
 class TokenizerConfig(Section):
@@ -34,10 +35,25 @@ class SourceConfig(Section):
         1.0, gt=0, description="How often an epoch goes through it: 2 is twice, 0.5 another half of it each time."
     )
     column: str | None = Field(None, description="Column or key that holds the text; unset: text.")
+    second_column: str | None = Field(
+        None, description="Column or key that holds the second text of a pair; unset: single texts."
+    )
     documents: Literal["lines", "paragraphs"] = Field(
         "lines", description=".txt: a document per line, or between blank lines."
     )
     max_bad_share: float = Field(0.01, ge=0, le=1, description="Broken records are skipped up to this share of all.")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of a document's text, or of both texts of a pair."""
+        first = self.column or _DEFAULT_COLUMN
+        return (first,) if self.second_column is None else (first, self.second_column)
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> SourceConfig:
+        if len(self.columns) > len(set(self.columns)):
+            raise ValueError(f"column and second_column are both '{self.second_column}'; name two columns")
+        return self
 
 
 class DataConfig(Section):
@@ -103,6 +119,18 @@ def build_sources(sources: SourceLike | Sequence[SourceLike]) -> list[SourceConf
     if not several:
         raise InputError("no source of text is given; expected at least one file, folder or dataset")
     return [_build_source(source) for source in several]
+
+
+def hold_pairs(sources: Sequence[SourceConfig]) -> bool:
+    """Whether the sources hold pairs of texts; pairs and single texts together are refused."""
+    pairs = [source.path for source in sources if source.second_column is not None]
+    singles = [source.path for source in sources if source.second_column is None]
+    if pairs and singles:
+        raise InputError(
+            f"{pairs[0]} has a second_column and {singles[0]} has none; a run learns from pairs or from single texts:"
+            " give all sources one, or none"
+        )
+    return bool(pairs)
 
 
 def _build_source(source: SourceLike) -> SourceConfig:

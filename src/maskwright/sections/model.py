@@ -10,7 +10,7 @@ from maskwright.sections.base import Section
 
 
 class ModelConfig(Section):
-    """An encoder of a known size; every field after `from` overrides that size's value when it is set."""
+    """An encoder of a known size; every field after `freeze_encoder` overrides that size's value when it is set."""
 
     family: Literal["bert", "modernbert"] = Field("bert", description="The architecture.")
     variant: Literal["tiny", "small", "base", "large"] = Field("base", description="The size to start from.")
@@ -19,6 +19,7 @@ class ModelConfig(Section):
     from_: str | None = Field(
         None, alias="from", description="Continue from this run, model folder or hub id; its shape counts."
     )
+    freeze_encoder: bool = Field(False, description="With from: train the prediction head alone.")
     hidden_size: int | None = Field(None, ge=1, description="Width of the hidden states.")
     num_hidden_layers: int | None = Field(None, ge=1, description="Number of layers.")
     num_attention_heads: int | None = Field(None, ge=1, description="Attention heads; must divide the width.")
@@ -41,5 +42,5 @@ class ModelConfig(Section):
 
     def shape_overrides(self) -> dict[str, Any]:
         """The encoder's settings that were set."""
-        own = {"family", "variant", "mlm_head_activation", "mlm_head_dropout", "from_"}
+        own = {"family", "variant", "mlm_head_activation", "mlm_head_dropout", "from_", "freeze_encoder"}
         return self.model_dump(exclude=own, exclude_none=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
-from maskwright.text.records import RecordTally, check_column, replace_surrogates, take_text
+from maskwright.text.records import Columns, RecordTally, Texts, check_columns, replace_surrogates, take_texts
 
 PREFIX = "hf:"
 _DEFAULT_SPLIT = "train"
@@ -28,7 +28,7 @@ def saved_folder(path: str) -> Path | None:
     return folder if _is_saved(folder) else None
 
 
-def dataset_texts(path: str, column: str, tally: RecordTally) -> Iterator[str]:
+def dataset_texts(path: str, columns: Columns, tally: RecordTally) -> Iterator[Texts]:
     """The texts of a split, streamed: nothing is downloaded whole and memory does not grow."""
     rows = iter(_load(path))
     number = 0
@@ -40,13 +40,12 @@ def dataset_texts(path: str, column: str, tally: RecordTally) -> Iterator[str]:
         if row is None:
             return
         if number == 0:
-            check_column(column, row, path)
+            check_columns(columns, row, path)
         number += 1
         tally.num_seen += 1
-        where = f"{path}:{number}"
-        text = take_text(row, column, where, tally)
-        if text is not None:
-            yield replace_surrogates(text, where, tally.report)
+        texts = take_texts(row, columns, path, number, tally)
+        if texts is not None:
+            yield replace_surrogates(texts, f"{path}:{number}", tally.report)
 
 
 def hub_version(path: str) -> str:

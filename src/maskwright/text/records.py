@@ -1,11 +1,11 @@
-"""Files of records to the texts in one of their columns: JSON lines, comma- or tab-separated values, Parquet."""
+"""Files of records to the texts in one or two of their columns: JSON lines, comma- or tab-separated values, Parquet."""
 
 from __future__ import annotations
 
 import csv
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +20,10 @@ _MAX_COLUMNS_SHOWN = 20
 _MAX_COLUMN_CHARS = 40
 _BATCH_ROWS = 128
 _COPY_BYTES = 1 << 20
+
+Columns = Sequence[str]
+Texts = tuple[str, ...]
+"""A record's texts, one of each column; none is blank."""
 
 
 @dataclass
@@ -48,31 +52,30 @@ class RecordTally:
             )
 
 
-def jsonl_texts(stream: ByteStream, column: str, tally: RecordTally) -> Iterator[str]:
-    """The texts of a JSON object per line; the first object decides whether the column is there."""
+def jsonl_texts(stream: ByteStream, columns: Columns, tally: RecordTally) -> Iterator[Texts]:
+    """The texts of a JSON object per line; the first object decides whether the columns are there."""
     is_first = True
     for number, line in decode_lines(stream, tally.report, cut_long_lines=False):
         if not line or line.isspace():
             continue
         tally.num_seen += 1
-        where = f"{stream.path}:{number}"
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            tally.skip(where, f"is not JSON ({' '.join(str(error).split())})")
+            tally.skip(f"{stream.path}:{number}", f"is not JSON ({' '.join(str(error).split())})")
             continue
         if not isinstance(record, dict):
-            tally.skip(where, f"holds a {type(record).__name__}, not an object")
+            tally.skip(f"{stream.path}:{number}", f"holds a {type(record).__name__}, not an object")
             continue
         if is_first:
-            check_column(column, record, stream.path)
+            check_columns(columns, record, stream.path)
             is_first = False
-        text = take_text(record, column, where, tally)
-        if text is not None:
-            yield replace_surrogates(text, where, tally.report) if "\\u" in line else text
+        texts = take_texts(record, columns, stream.path, number, tally)
+        if texts is not None:
+            yield replace_surrogates(texts, f"{stream.path}:{number}", tally.report) if "\\u" in line else texts
 
 
-def csv_texts(stream: ByteStream, column: str, tally: RecordTally, *, delimiter: str) -> Iterator[str]:
+def csv_texts(stream: ByteStream, columns: Columns, tally: RecordTally, *, delimiter: str) -> Iterator[Texts]:
     """The texts of a table with a header; tab-separated fields are never quoted, as IANA defines the format."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
     lines = (f"{line}\n" for _, line in decode_lines(stream, tally.report, cut_long_lines=False))
@@ -85,16 +88,16 @@ def csv_texts(stream: ByteStream, column: str, tally: RecordTally, *, delimiter:
     for number, row in _numbered_rows(rows, stream.path, tally):
         if not header:
             header = [name.strip() for name in row]
-            check_column(column, header, stream.path)
-            place = header.index(column)
-        elif len(row) != len(header):
-            tally.num_seen += 1
+            check_columns(columns, header, stream.path)
+            places = [header.index(column) for column in columns]
+            continue
+        tally.num_seen += 1
+        if len(row) != len(header):
             tally.skip(f"{stream.path}:{number}", f"has {len(row)} fields, not {len(header)}")
-        else:
-            tally.num_seen += 1
-            text = tally.report.take(row[place])
-            if text is not None:
-                yield text
+            continue
+        texts = strip_texts([row[place] for place in places], columns, stream.path, number, tally)
+        if texts is not None:
+            yield texts
 
 
 def _numbered_rows(rows: Any, path: Path, tally: RecordTally) -> Iterator[tuple[int, list[str]]]:
@@ -115,17 +118,20 @@ def _numbered_rows(rows: Any, path: Path, tally: RecordTally) -> Iterator[tuple[
             yield number, row
 
 
-def parquet_texts(path: Path, column: str, report: ReadingReport) -> Iterator[str]:
-    """The texts of a string column, batch by batch; a compressed file is first unpacked into a temporary one."""
+def parquet_texts(path: Path, columns: Columns, tally: RecordTally) -> Iterator[Texts]:
+    """The texts of string columns, batch by batch; a compressed file is first unpacked into a temporary one."""
     import pyarrow
 
+    number = 0
     with _seekable(path) as file:
         try:
-            for batch in _parquet_batches(file, column, path):
-                for value in _strings(batch, path, report):
-                    text = report.take(value) if value is not None else None
-                    if text is not None:
-                        yield text
+            for batch in _parquet_batches(file, columns, path):
+                for values in zip(*(_strings(batch[column], path, tally.report) for column in columns), strict=True):
+                    number += 1
+                    tally.num_seen += 1
+                    texts = strip_texts(values, columns, path, number, tally)
+                    if texts is not None:
+                        yield texts
         except (pyarrow.ArrowException, OSError) as error:
             raise InputError(
                 f"{path} is damaged or no Parquet file: {' '.join(str(error).split())}; write or fetch it again"
@@ -143,19 +149,19 @@ def _seekable(path: Path) -> IO[bytes]:
     return unpacked
 
 
-def _parquet_batches(file: IO[bytes], column: str, path: Path) -> Iterator[Any]:
+def _parquet_batches(file: IO[bytes], columns: Columns, path: Path) -> Iterator[Any]:
     import pyarrow
     from pyarrow import parquet
 
-    # A buffered read keeps a page of the column in memory instead of its whole part of a row group.
+    # A buffered read keeps a page of a column in memory instead of its whole part of a row group.
     table = parquet.ParquetFile(file, buffer_size=_COPY_BYTES, pre_buffer=False)
-    check_column(column, table.schema_arrow.names, path)
-    kind = table.schema_arrow.field(column).type
-    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    if kind not in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
-        raise InputError(f"column '{column}' of {path} holds {kind}; expected strings: name another column")
-    for batch in table.iter_batches(batch_size=_BATCH_ROWS, columns=[column], use_threads=False):
-        yield batch.column(0)
+    check_columns(columns, table.schema_arrow.names, path)
+    for column in columns:
+        kind = table.schema_arrow.field(column).type
+        kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+        if kind not in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
+            raise InputError(f"column '{column}' of {path} holds {kind}; expected strings: name another column")
+    yield from table.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns), use_threads=False)
 
 
 def _strings(values: Any, path: Path, report: ReadingReport) -> list[str | None]:
@@ -177,30 +183,52 @@ def _decode(raw: bytes | None, path: Path, report: ReadingReport) -> str | None:
         return raw.decode("utf-8", errors="replace")
 
 
-def take_text(record: dict[str, Any], column: str, where: str, tally: RecordTally) -> str | None:
-    """The record's text; None, and counted, if it is blank or not there."""
-    text = record.get(column)
-    if not isinstance(text, str):
-        found = f"holds a {type(text).__name__}" if column in record else "is missing"
-        tally.skip(where, f"'{column}' {found}, not a string")
-        return None
-    return tally.report.take(text)
+def take_texts(
+    record: dict[str, Any], columns: Columns, path: Path | str, number: int, tally: RecordTally
+) -> Texts | None:
+    """The record's texts; None, and counted, if one is blank or not there."""
+    texts = []
+    for column in columns:
+        text = record.get(column)
+        if not isinstance(text, str):
+            found = f"holds a {type(text).__name__}" if column in record else "is missing"
+            tally.skip(f"{path}:{number}", f"'{column}' {found}, not a string")
+            return None
+        texts.append(text)
+    return strip_texts(texts, columns, path, number, tally)
 
 
-def replace_surrogates(text: str, where: str, report: ReadingReport) -> str:
+def strip_texts(
+    texts: Sequence[str | None], columns: Columns, path: Path | str, number: int, tally: RecordTally
+) -> Texts | None:
+    """Texts without outer blanks, counted as one document; None if one is blank, and half a pair is broken."""
+    stripped = tuple([text.strip() if text else "" for text in texts])
+    if "" not in stripped:
+        tally.report.num_documents += 1
+        return stripped
+    if any(stripped):
+        tally.skip(f"{path}:{number}", f"'{columns[stripped.index('')]}' is blank")
+    else:
+        tally.report.num_blank += 1
+    return None
+
+
+def replace_surrogates(texts: Texts, where: str, report: ReadingReport) -> Texts:
     """JSON can spell half of a surrogate pair, which no encoding of text accepts."""
     try:
-        text.encode("utf-8")
+        for text in texts:
+            text.encode("utf-8")
     except UnicodeEncodeError:
         report.note_invalid(where)
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+        return tuple(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts)
+    return texts
 
 
-def check_column(column: str, columns: Iterable[str], path: Path | str) -> None:
-    """Refuse a table without the column, with the names it has."""
-    names = list(columns)
-    if column not in names:
-        shown = ", ".join(f"'{name[:_MAX_COLUMN_CHARS]}'" for name in names[:_MAX_COLUMNS_SHOWN])
-        more = ", ..." if len(names) > _MAX_COLUMNS_SHOWN else ""
-        raise InputError(f"{path} has no column '{column}'; it has {shown}{more}: choose one with `column`")
+def check_columns(columns: Columns, found: Iterable[str], path: Path | str) -> None:
+    """Refuse a table without one of the columns, with the names it has."""
+    names = list(found)
+    for column, option in zip(columns, ("column", "second_column"), strict=False):
+        if column not in names:
+            shown = ", ".join(f"'{name[:_MAX_COLUMN_CHARS]}'" for name in names[:_MAX_COLUMNS_SHOWN])
+            more = ", ..." if len(names) > _MAX_COLUMNS_SHOWN else ""
+            raise InputError(f"{path} has no column '{column}'; it has {shown}{more}: choose one with `{option}`")

@@ -13,9 +13,8 @@ from maskwright.text.builtin import read_python_documentation
 from maskwright.text.corpus import ReadingReport, text_lines, text_paragraphs
 from maskwright.text.files import file_format, find_files, hash_file, open_stream
 from maskwright.text.huggingface import dataset_texts, hub_version, is_dataset, saved_folder
-from maskwright.text.records import RecordTally, csv_texts, jsonl_texts, parquet_texts
-
-_DEFAULT_COLUMN = "text"
+from maskwright.text.records import RecordTally, Texts, csv_texts, jsonl_texts, parquet_texts
+from maskwright.text.text_pairs import TextPair
 
 
 def read_sources(sources: SourceLike | Sequence[SourceLike], report: ReadingReport | None = None) -> Iterator[str]:
@@ -25,18 +24,32 @@ def read_sources(sources: SourceLike | Sequence[SourceLike], report: ReadingRepo
 
 
 def read_source(source: SourceLike, report: ReadingReport | None = None) -> Iterator[str]:
-    """The documents of one source, streamed: never blank, never more than a few in memory.
+    """The documents of one source, streamed: never blank, never more than a few in memory; of pairs, both texts.
 
     Raises `InputError` for what cannot be read, for damaged files, for a missing column, for a larger share of broken
     records than `max_bad_share`, and for a source without any document.
     """
     (config,) = build_sources(source)
+    for texts in _read_records(config, report):
+        yield from texts
+
+
+def read_pairs(source: SourceLike, report: ReadingReport | None = None) -> Iterator[TextPair]:
+    """The pairs of one source with a `second_column`, as `read_source` reads texts."""
+    (config,) = build_sources(source)
+    if config.second_column is None:
+        raise InputError(f"{config.path} is to be read as pairs of texts; name the second one's column, second_column")
+    for first, second in _read_records(config, report):
+        yield TextPair(first, second)
+
+
+def _read_records(config: SourceConfig, report: ReadingReport | None) -> Iterator[Texts]:
     report = report if report is not None else ReadingReport()
     tally = RecordTally(config.path, config.max_bad_share, report)
     is_blank = True
-    for document in _documents(config, tally):
+    for texts in _documents(config, tally):
         is_blank = False
-        yield document
+        yield texts
     tally.check()
     if is_blank:
         broken = f" but {tally.num_bad} broken records, first {report.bad_records[0]}" if tally.num_bad else ""
@@ -47,7 +60,8 @@ def read_file(path: Path, source: SourceLike, report: ReadingReport | None = Non
     """The documents of one of the source's files; none if it is empty, so that files can be read apart."""
     (config,) = build_sources(source)
     tally = RecordTally(str(path), config.max_bad_share, report if report is not None else ReadingReport())
-    yield from _file_documents(path, config, tally)
+    for texts in _file_documents(path, config, tally):
+        yield from texts
     tally.check()
 
 
@@ -73,30 +87,39 @@ def fingerprint(source: SourceLike) -> list[dict[str, Any]]:
     return [{"path": file.as_posix(), "size": file.stat().st_size, "hash": hash_file(file)} for file in files]
 
 
-def _documents(config: SourceConfig, tally: RecordTally) -> Iterator[str]:
+def _documents(config: SourceConfig, tally: RecordTally) -> Iterator[Texts]:
     if config.path == BUILTIN_CORPUS:
+        _check_single(config.path, config)
         for document in read_python_documentation():
             tally.report.num_documents += 1
-            yield document
+            yield (document,)
     elif is_dataset(config.path):
-        yield from dataset_texts(config.path, config.column or _DEFAULT_COLUMN, tally)
+        yield from dataset_texts(config.path, config.columns, tally)
     else:
         for path in find_files(config.path):
             yield from _file_documents(path, config, tally)
 
 
-def _file_documents(path: Path, config: SourceConfig, tally: RecordTally) -> Iterator[str]:
+def _file_documents(path: Path, config: SourceConfig, tally: RecordTally) -> Iterator[Texts]:
     kind = file_format(path)
-    column = config.column or _DEFAULT_COLUMN
     if kind == "parquet":
-        yield from parquet_texts(path, column, tally.report)
+        yield from parquet_texts(path, config.columns, tally)
         return
     with open_stream(path) as stream:
         if kind == "jsonl":
-            yield from jsonl_texts(stream, column, tally)
+            yield from jsonl_texts(stream, config.columns, tally)
         elif kind in ("csv", "tsv"):
-            yield from csv_texts(stream, column, tally, delimiter="\t" if kind == "tsv" else ",")
-        elif config.documents == "paragraphs":
-            yield from text_paragraphs(stream, tally.report)
+            yield from csv_texts(stream, config.columns, tally, delimiter="\t" if kind == "tsv" else ",")
         else:
-            yield from text_lines(stream, tally.report)
+            _check_single(path, config)
+            read = text_paragraphs if config.documents == "paragraphs" else text_lines
+            for document in read(stream, tally.report):
+                yield (document,)
+
+
+def _check_single(path: Path | str, config: SourceConfig) -> None:
+    if config.second_column is not None:
+        raise InputError(
+            f"{path} has no columns, so no second_column '{config.second_column}'; give pairs as .jsonl, .csv, .tsv,"
+            " .parquet or a dataset"
+        )

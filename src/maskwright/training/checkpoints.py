@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from maskwright.errors import InputError, RunError
 from maskwright.models.pretrained import MODEL_FOLDER, copy_to_cpu, list_checkpoints
 from maskwright.models.weights_file import write_safetensors
+from maskwright.models.weights_reading import read_tensors
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.storage import read_json, whole_folder, write_text
@@ -138,8 +138,8 @@ def read_checkpoint(checkpoint: Path) -> StoredRun:
     return StoredRun(
         TrainingState(**values["state"]),
         History(values["history"]),
-        load_file(checkpoint / _OPTIMIZER_FILE),
-        load_file(average_file) if average_file.is_file() else None,
+        read_tensors(checkpoint / _OPTIMIZER_FILE),
+        read_tensors(average_file) if average_file.is_file() else None,
     )
 
 

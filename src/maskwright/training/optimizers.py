@@ -143,12 +143,11 @@ def _keep_given(**settings: float | None) -> dict[str, Any]:
 def find_matrices(model: nn.Module) -> dict[int, list[Tensor]]:
     """Weights of linear layers by how many projections they stack; tables of the vocabulary are not among them."""
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-    vocabulary_output = getattr(model, "mlm_output", None)
-    seen = set(embeddings)
+    seen = embeddings | set(getattr(model, "output_tables", ()))
     matrices: dict[int, list[Tensor]] = defaultdict(list)
     for module in model.modules():
         weight, num_stacked = _find_matrix(module)
-        if weight is None or module is vocabulary_output or weight in seen or not weight.requires_grad:
+        if weight is None or weight in seen or not weight.requires_grad:
             continue
         if weight.shape[0] == 1:  # a single output has no directions to balance
             continue

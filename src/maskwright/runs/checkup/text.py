@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from maskwright.data.given_pairs import PairStore
 from maskwright.data.loader import PackedLoader
 from maskwright.data.store import TokenStore
 from maskwright.runs.checkup.findings import Finding
@@ -69,9 +70,10 @@ def _choose_shards(loader: PackedLoader) -> list[int]:
 
 
 def check_documents(train: PackedLoader) -> Finding:
-    """How many documents are longer than a row; they are split, never cut off."""
-    shards = _choose_shards(train)
-    lengths = np.concatenate([np.diff(train.shards.store(shard).offsets) for shard in shards])
+    """How many documents are longer than a row; they are split, never cut off, unless they are pairs."""
+    stores = [train.shards.store(shard) for shard in _choose_shards(train)]
+    lengths = np.concatenate([np.diff(store.offsets) for store in stores])
+    num_cut = sum(store.num_cut for store in stores if isinstance(store, PairStore))
     room = train.row_length - train.num_specials
     pieces = -(-lengths[lengths > room] // room)
     text = f"{train.shards.num_documents:,} documents with {train.shards.num_tokens:,} tokens; "
@@ -80,6 +82,8 @@ def check_documents(train: PackedLoader) -> Finding:
             f"{len(pieces) / len(lengths):.1%} are longer than a row of {train.row_length} and are split, into"
             f" {pieces.mean():.1f} pieces on average: nothing is cut off"
         )
+    elif num_cut:
+        text += f"{num_cut / len(lengths):.1%} are pairs longer than a row of {train.row_length} and lost an end"
     else:
         text += f"all fit a row of {train.row_length}"
     return Finding("data", "OK", text)

@@ -1,0 +1,115 @@
+"""The table of known models, models.toml, and finding a model in it by a name people use."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from maskwright.errors import InputError
+from maskwright.suggestions import suggest
+
+GENERAL = "general"
+ENGLISH = ("en",)
+ACCURACY = "MNLI-m"
+"""The score that most models have, and so the one they are compared by."""
+
+
+@dataclass(frozen=True)
+class Score:
+    name: str
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """One row of the table; what the columns mean is said at the head of models.toml."""
+
+    id: str
+    aliases: tuple[str, ...]
+    family: str
+    model_type: str
+    parameters: int
+    counted: int
+    layers: int
+    width: int
+    context: int
+    languages: tuple[str, ...]
+    loads: str
+    scores: tuple[Score, ...] = ()
+    domain: str = GENERAL
+    license: str | None = None
+    has_mlm_head: bool = True
+
+    @property
+    def accuracy(self) -> float | None:
+        return next((score.value for score in self.scores if score.name == ACCURACY), None)
+
+    @property
+    def cost(self) -> int:
+        """What a token costs in the layers, up to a factor: each is a few matrices of width times width."""
+        return self.layers * self.width**2
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An end of the decision tree: why one gets there, and its families from first choice on."""
+
+    why: str
+    families: tuple[str, ...]
+    when_fastest: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    models: tuple[KnownModel, ...]
+    leaves: Mapping[str, Leaf]
+
+    def find(self, name: str) -> KnownModel | None:
+        """By hub id or alias, in capitals or not."""
+        wanted = name.casefold()
+        return next((model for model in self.models if wanted in _names(model)), None)
+
+    def get(self, name: str) -> KnownModel:
+        """As `find`, but an unknown name is an error that says what is near it."""
+        model = self.find(name)
+        if model is None:
+            raise InputError(f"no known model is called '{name}'{self.suggest(name)}")
+        return model
+
+    def suggest(self, name: str) -> str:
+        """The tail of an error message about an unknown name; all names would be too many to read."""
+        tail = suggest(name, [alias for model in self.models for alias in model.aliases])
+        return tail if "did you mean" in tail else "; maskwright models list shows those that are known"
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(model.domain for model in self.models if model.domain != GENERAL))
+
+
+@cache
+def read_table() -> Table:
+    text = files("maskwright.catalogue").joinpath("models.toml").read_text(encoding="utf-8")
+    values = tomllib.loads(text)
+    models = tuple(_build_model(row, values["languages"], values["sources"]) for row in values["models"])
+    return Table(models, {name: _build_leaf(leaf) for name, leaf in values["leaves"].items()})
+
+
+def _build_model(row: dict[str, Any], languages: Mapping[str, str], sources: Mapping[str, str]) -> KnownModel:
+    codes = {code for name in row["languages"] for code in languages[name].split()}
+    scores = [Score(**score | {"source": sources[score["source"]]}) for score in row.get("scores", ())]
+    parts = {"aliases": tuple(row["aliases"]), "languages": tuple(sorted(codes)), "scores": tuple(scores)}
+    return KnownModel(**row | parts)
+
+
+def _build_leaf(values: dict[str, Any]) -> Leaf:
+    fastest = values.get("when_fastest")
+    return Leaf(values["why"], tuple(values["families"]), None if fastest is None else tuple(fastest))
+
+
+def _names(model: KnownModel) -> set[str]:
+    return {name.casefold() for name in (model.id, *model.aliases)}

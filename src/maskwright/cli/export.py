@@ -1,0 +1,42 @@
+"""`maskwright export`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
+    to: Annotated[str, typer.Option(help="hf, sentence-transformers or onnx.")] = "hf",
+    out: Annotated[Path | None, typer.Option(help="The folder to write; unset: MODEL-hf and the like.")] = None,
+    int8: Annotated[bool, typer.Option("--int8", help="onnx: write a quantized model as well.")] = False,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(help="Text to compare on, may be given several times; unset: the built-in corpus."),
+    ] = None,
+    language: Annotated[str | None, typer.Option(help="For the model card, such as en.")] = None,
+    license: Annotated[str | None, typer.Option(help="For the model card, such as apache-2.0.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
+) -> None:
+    """Write a model for other people's tools.
+
+    The result is read back and its answers are compared with the model's own before it takes its place. What the
+    format cannot hold is refused with the reason.
+
+    Examples:
+
+        maskwright export runs/mine --to hf
+
+        maskwright export runs/mine --to sentence-transformers --out vectors --language en
+
+        maskwright export runs/mine --to onnx --int8 --text held-out.txt
+    """
+    from maskwright.export.card import CardOptions
+    from maskwright.runs.export import ExportOptions, export_model
+
+    options = ExportOptions(to, out, int8, tuple(text or ()), CardOptions(language, license), overwrite)
+    folder = export_model(model, options, typer.echo)
+    typer.echo(f"{folder} is ready")

@@ -1,0 +1,213 @@
+"""`maskwright models list`, `maskwright models memory` and `maskwright models choose`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from maskwright.catalogue.choose import Choice, Wishes
+    from maskwright.catalogue.table import KnownModel
+
+models_app = typer.Typer(
+    name="models",
+    help="""Published models: their figures, their memory, and which to take.
+
+Examples:
+
+    maskwright models choose --length 4096
+
+    maskwright models memory bert-base-uncased
+""",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_FLAGS = "--language, --length, --fastest, --best-accuracy, --max-parameters or --domain"
+
+
+@models_app.command("list")
+def list_models(as_json: _AsJson = False) -> None:
+    """List the known models.
+
+    Example:
+
+        maskwright models list
+    """
+    from maskwright.catalogue.table import read_table
+
+    models = read_table().models
+    if as_json:
+        typer.echo(json.dumps([_describe(model) for model in models], indent=2))
+        return
+    for model in models:
+        typer.echo(_format_row(model))
+
+
+@models_app.command("memory")
+def memory(
+    model: Annotated[
+        str, typer.Argument(help="A known model, a folder, a run, a checkpoint or a hub id in the cache.")
+    ],
+    as_json: _AsJson = False,
+) -> None:
+    """Show a model's parameters and the memory of its weights in fp32, fp16 and int8.
+
+    Examples:
+
+        maskwright models memory distilbert
+
+        maskwright models memory runs/quickstart
+    """
+    from maskwright.catalogue.memory import format_bytes, format_parameters
+    from maskwright.runs.memory import measure_memory
+
+    measured = measure_memory(model)
+    if as_json:
+        typer.echo(json.dumps(measured.to_json()))
+        return
+    typer.echo(measured.name)
+    _echo_pair("parameters", f"{format_parameters(measured.parameters)} ({measured.counting})")
+    for precision, size in measured.bytes_by_precision.items():
+        _echo_pair(precision, format_bytes(size))
+
+
+@models_app.command("choose")
+def choose_model(
+    language: Annotated[
+        str | None, typer.Option("--language", help="en, multi (several), or a language's code, such as de.")
+    ] = None,
+    length: Annotated[int | None, typer.Option("--length", min=1, help="Tokens of the longest text.")] = None,
+    fastest: Annotated[bool, typer.Option("--fastest", help="Speed before accuracy.")] = False,
+    best_accuracy: Annotated[bool, typer.Option("--best-accuracy", help="Accuracy before speed.")] = False,
+    max_parameters: Annotated[
+        str | None, typer.Option("--max-parameters", help="Most parameters, such as 60M or 1.5B.")
+    ] = None,
+    domain: Annotated[
+        str | None, typer.Option("--domain", help="scientific, biomedical, legal, financial or code.")
+    ] = None,
+    as_json: _AsJson = False,
+) -> None:
+    """Recommend a model for what you need; without flags, the questions are asked one after another.
+
+    Examples:
+
+        maskwright models choose
+
+        maskwright models choose --language de --max-parameters 300M
+    """
+    from maskwright.catalogue.choose import Wishes, choose, parse_parameters
+    from maskwright.errors import InputError
+
+    if any((language, length, fastest, best_accuracy, max_parameters, domain)):
+        wishes = Wishes(
+            language=(language or "en").lower(),
+            domain=domain,
+            length=length,
+            max_parameters=parse_parameters(max_parameters) if max_parameters else None,
+            fastest=fastest,
+            best_accuracy=best_accuracy,
+        )
+    elif _is_at_terminal():
+        wishes = _ask_wishes()
+    else:
+        raise InputError(f"models choose has nothing to go by; give {_FLAGS}, or run it in a terminal to be asked")
+    choice = choose(wishes)
+    if as_json:
+        typer.echo(json.dumps(_describe_choice(choice), indent=2))
+    else:
+        _print_choice(choice)
+
+
+def _is_at_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _ask_wishes() -> Wishes:
+    """Questions go to stderr, so that --json can be piped."""
+    from maskwright.catalogue.choose import USUAL_CONTEXT, Wishes, parse_parameters
+    from maskwright.catalogue.table import GENERAL, read_table
+
+    def ask(question: str, default: str | int) -> Any:
+        return typer.prompt(question, default=default, err=True)
+
+    language = ask("Language (en, multi, or a code such as de)", "en").lower()
+    domain = ask(f"Domain ({', '.join((GENERAL, *read_table().domains))})", GENERAL)
+    length = ask("Tokens of the longest text", USUAL_CONTEXT)
+    fastest = typer.confirm("Need the fastest?", default=False, err=True)
+    best_accuracy = not fastest and typer.confirm("Need the best accuracy?", default=False, err=True)
+    most = ask("Most parameters, such as 60M, or any", "any")
+    return Wishes(
+        language=language,
+        domain=None if domain == GENERAL else domain,
+        length=length,
+        max_parameters=None if most == "any" else parse_parameters(most),
+        fastest=fastest,
+        best_accuracy=best_accuracy,
+    )
+
+
+def _describe(model: KnownModel) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from maskwright.catalogue.loading import describe_loading
+    from maskwright.catalogue.memory import compute_memory
+
+    return asdict(model) | {"memory": compute_memory(model).bytes_by_precision, "loading": describe_loading(model)}
+
+
+def _describe_choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "leaf": choice.leaf,
+        "why": choice.why,
+        "model": _describe(choice.model),
+        "alternatives": [_describe(model) for model in choice.alternatives],
+    }
+
+
+def _print_choice(choice: Choice) -> None:
+    from maskwright.catalogue.loading import describe_loading
+    from maskwright.catalogue.memory import compute_memory, format_bytes, format_parameters
+
+    model = choice.model
+    sizes = compute_memory(model).bytes_by_precision
+    typer.echo(model.id)
+    _echo_pair("why", choice.why)
+    _echo_pair("parameters", f"{format_parameters(model.parameters)} ({model.counted:,} counted in the encoder)")
+    _echo_pair("layers", f"{model.layers} of width {model.width}")
+    _echo_pair("context", f"{model.context} tokens")
+    _echo_pair("languages", _format_languages(model))
+    for score in model.scores:
+        _echo_pair(score.name, f"{score.value} ({score.source})")
+    _echo_pair("memory", ", ".join(f"{precision} {format_bytes(size)}" for precision, size in sizes.items()))
+    if model.license:
+        _echo_pair("licence", model.license)
+    for purpose, words in describe_loading(model).items():
+        _echo_pair(purpose, words)
+    if choice.alternatives:
+        typer.echo("alternatives")
+    for alternative in choice.alternatives:
+        typer.echo(f"  {_format_row(alternative)}")
+
+
+def _format_row(model: KnownModel) -> str:
+    from maskwright.catalogue.memory import format_parameters
+
+    accuracy = "" if model.accuracy is None else f"MNLI-m {model.accuracy}"
+    return (
+        f"{model.id:<62} {format_parameters(model.parameters):>5} {model.context:>6} tokens  "
+        f"{_format_languages(model):<14} {model.domain:<11} {model.loads:<7} {accuracy}"
+    ).rstrip()
+
+
+def _format_languages(model: KnownModel) -> str:
+    from maskwright.catalogue.table import ENGLISH
+
+    return "English" if model.languages == ENGLISH else f"{len(model.languages)} languages"
+
+
+def _echo_pair(name: str, value: str) -> None:
+    typer.echo(f"{name:>12}  {value}")

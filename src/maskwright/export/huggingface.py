@@ -1,0 +1,119 @@
+"""A model as a Hugging Face folder, which `AutoModelForMaskedLM` and its like load without flags. B texts, S length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskwright.errors import InputError
+from maskwright.export.comparison import (
+    OWN_READER,
+    Comparison,
+    Sample,
+    check_equal,
+    check_tokenizer,
+    choose_sample,
+    compare,
+    find_reader,
+    split_rows,
+)
+from maskwright.export.obstacles import find_obstacles
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoding import find_max_length
+from maskwright.models.pretrained import OWN_TYPE_PREFIX
+from maskwright.models.transformers_loading import quiet_transformers
+from maskwright.models.weights_reading import CONFIG_FILE
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.storage import read_json, write_text
+from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer_files import SETTINGS_FILE
+from maskwright.training.modes import evaluation_mode
+
+_NEEDS_TRANSFORMERS = "pip install 'maskwright[hf]' to compare with transformers as well"
+
+
+def export_huggingface(
+    model: MaskedLanguageModel,
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    texts: Sequence[str],
+    say: Callable[[str], None],
+) -> Comparison:
+    """Write the folder, read it back and compare logits on the texts.
+
+    A model that the layout cannot hold is an `InputError`, an answer that differs a `RunError`.
+    """
+    refuse("Hugging Face's layout", find_obstacles(model))
+    sample = choose_sample(texts, tokenizer, model.encoder)
+    model.save_pretrained(folder, tokenizer)
+    _check_type(folder)
+    complete_settings(folder, model.encoder, tokenizer)
+    read_back = MaskedLanguageModel.from_pretrained(folder)
+    say(f"{OWN_READER}: {check_equal(model, read_back, folder)} tensors are bit-equal")
+    expected = split_rows(_compute_logits(model, sample), sample)
+    reader = find_reader("transformers")
+    if reader is None:
+        found, reader = _compute_logits(read_back, sample), OWN_READER
+        say(f"transformers is not installed, so the comparison is with {OWN_READER} only; {_NEEDS_TRANSFORMERS}")
+    else:
+        found = _compute_their_logits(folder, sample)
+    comparison = compare(reader, expected, split_rows(found, sample), sample)
+    say(comparison.describe("logits"))
+    return comparison
+
+
+def refuse(layout: str, obstacles: Sequence[str]) -> None:
+    if obstacles:
+        raise InputError(f"{layout} cannot hold this model: {'; '.join(obstacles)}")
+
+
+def _check_type(folder: Path) -> None:
+    """Saving has the last word on what their layout can hold."""
+    model_type = str(read_json(folder / CONFIG_FILE)["model_type"])
+    if model_type.startswith(OWN_TYPE_PREFIX):
+        raise InputError(f"Hugging Face's layout cannot hold this model: it can only be saved as our own {model_type}")
+
+
+def complete_settings(folder: Path, encoder: nn.Module, tokenizer: Tokenizer) -> None:
+    """Add what their loaders look for beside the model's shape: precision, special tokens, the longest input."""
+    config = read_json(folder / CONFIG_FILE)
+    config["dtype"] = str(next(encoder.parameters()).dtype).removeprefix("torch.")
+    if isinstance(encoder, PackedEncoder):
+        cls_id, sep_id = tokenizer.cls_token_id, tokenizer.sep_token_id
+        config |= {"cls_token_id": cls_id, "sep_token_id": sep_id, "bos_token_id": cls_id, "eos_token_id": sep_id}
+    _write_json(folder / CONFIG_FILE, config)
+    settings = read_json(folder / SETTINGS_FILE)
+    max_length = find_max_length(encoder)
+    if max_length is not None:
+        settings["model_max_length"] = max_length
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    if config.get("type_vocab_size", 0) < 2:
+        names.remove("token_type_ids")  # a model without segments refuses them
+    _write_json(folder / SETTINGS_FILE, settings | {"model_input_names": names})
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    write_text(path, json.dumps(values, indent=2) + "\n")
+
+
+@torch.no_grad()
+def _compute_logits(model: MaskedLanguageModel, sample: Sample) -> Tensor:
+    device = next(model.parameters()).device
+    with evaluation_mode(model):
+        logits = model(**{name: tensor.to(device) for name, tensor in sample.pad().items()}).logits
+    assert logits is not None
+    return logits
+
+
+@torch.no_grad()
+def _compute_their_logits(folder: Path, sample: Sample) -> Tensor:
+    with quiet_transformers() as transformers:
+        check_tokenizer(sample, folder)
+        theirs = transformers.AutoModelForMaskedLM.from_pretrained(str(folder)).eval()
+        return theirs(**sample.pad()).logits

@@ -1,0 +1,138 @@
+"""What a version of a model costs and how well it answers: size, latency and held-out loss."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from maskwright.batch import PackedBatch, from_padded
+from maskwright.errors import InputError
+from maskwright.export.answers import Answer, Inputs
+from maskwright.masking.tokens import CorruptedBatch
+from maskwright.objectives.loss import compute_loss_sums
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.next_tokens import shift_left
+from maskwright.text.tokenizer import Tokenizer
+from maskwright.training.evaluate import EVALUATION_RATIO, EVALUATION_SEED
+
+MEASURED_LENGTH = 128
+LATENCY_BATCHES = (1, 8)
+_MOST_TEXTS = 256
+_ROWS = 8
+_WARM_UPS = 2
+_FEWEST_REPEATS, _MOST_REPEATS = 5, 50
+_PATIENCE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Question:
+    inputs: Inputs
+    labels: Tensor
+    """(batch, length) ids that the logits there should name, -100 elsewhere."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is measured of one version of a model."""
+
+    size_bytes: int
+    latency_ms: dict[int, float]
+    """By the number of texts in a batch."""
+    loss: float
+
+
+@dataclass(frozen=True)
+class Exam:
+    """What every version of a model is asked, and timed on."""
+
+    questions: list[Question]
+    timed: dict[int, Inputs]
+    length: int
+    """Tokens to a row of the timed batches."""
+
+    @property
+    def num_asked(self) -> int:
+        return sum(int((question.labels >= 0).sum()) for question in self.questions)
+
+    def measure(self, answer: Answer, size_bytes: int) -> Figures:
+        latencies = {rows: _measure_latency_ms(answer, inputs) for rows, inputs in self.timed.items()}
+        return Figures(size_bytes, latencies, _compute_loss(answer, self.questions))
+
+
+def build_exam(
+    model: MaskedLanguageModel, tokenizer: Tokenizer, texts: Sequence[str], names: list[str], max_length: int
+) -> Exam:
+    """Of up to 256 texts, an even choice, the first 128 tokens each; the masks are those of every evaluation."""
+    chosen = texts[:: max(1, len(texts) // _MOST_TEXTS)][:_MOST_TEXTS]
+    encoded = [ids for ids in tokenizer.encode_batch(chosen) if ids]
+    length = min(max_length, MEASURED_LENGTH)
+    rows = [[tokenizer.cls_token_id, *ids[: length - 2], tokenizer.sep_token_id] for ids in sorted(encoded, key=len)]
+    questions = [
+        _ask(model, rows[start : start + _ROWS], names, tokenizer.pad_token_id) for start in range(0, len(rows), _ROWS)
+    ]
+    timed_row = np.resize([token_id for row in rows for token_id in row] or [tokenizer.pad_token_id], length)
+    timed = {count: _name_inputs(np.tile(timed_row, (count, 1)), None, names) for count in LATENCY_BATCHES}
+    exam = Exam(questions, timed, length)
+    if not exam.num_asked:
+        raise InputError("the held-out text is too small: none of its tokens is asked for; give more texts")
+    return exam
+
+
+def _ask(model: MaskedLanguageModel, rows: list[list[int]], names: list[str], pad_token_id: int) -> Question:
+    width = max(map(len, rows))
+    input_ids = torch.tensor([row + [pad_token_id] * (width - len(row)) for row in rows])
+    attention_mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+    corrupted = _corrupt(model, from_padded(input_ids, attention_mask))
+    return Question(
+        _name_inputs(corrupted.batch.input_ids.numpy(), attention_mask.numpy(), names),
+        corrupted.labels,
+    )
+
+
+def _corrupt(model: MaskedLanguageModel, batch: PackedBatch) -> CorruptedBatch:
+    """Next tokens only of a model whose `forward` does not see them: some trained for both see both sides there."""
+    if model.find_causal(batch) is not None:
+        return model.corrupt_for_evaluation(batch, EVALUATION_SEED, EVALUATION_RATIO)
+    masked = model.token_masker.corrupt(batch, EVALUATION_RATIO, EVALUATION_SEED, 0)
+    labels = shift_left(masked.labels, batch) if model.predicts_next else masked.labels
+    return CorruptedBatch(masked.batch, labels, masked.num_slots)
+
+
+def _name_inputs(input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64] | None, names: list[str]) -> Inputs:
+    values = {
+        "input_ids": input_ids,
+        "attention_mask": np.ones_like(input_ids) if attention_mask is None else attention_mask,
+        "token_type_ids": np.zeros_like(input_ids),
+    }
+    return {name: values[name] for name in names}
+
+
+def _compute_loss(answer: Answer, questions: list[Question]) -> float:
+    """Mean cross-entropy in nats over all that is asked."""
+    loss_sum, num_asked = 0.0, 0
+    for question in questions:
+        is_asked = question.labels >= 0
+        logits = torch.from_numpy(answer(question.inputs)[is_asked.numpy()])
+        sums = compute_loss_sums(logits, question.labels[is_asked])
+        loss_sum += float(sums.loss_sum)
+        num_asked += int(sums.num_labelled)
+    return loss_sum / num_asked
+
+
+def _measure_latency_ms(answer: Answer, inputs: Inputs) -> float:
+    """The median of some repeats: two seconds of them, but at least 5 and at most 50."""
+    for _ in range(_WARM_UPS):
+        answer(inputs)
+    seconds: list[float] = []
+    while len(seconds) < _FEWEST_REPEATS or (sum(seconds) < _PATIENCE_S and len(seconds) < _MOST_REPEATS):
+        begun = time.perf_counter()
+        answer(inputs)
+        seconds.append(time.perf_counter() - begun)
+    return median(seconds) * 1000

@@ -1,0 +1,69 @@
+"""ALBERT (Lan et al. 2019): BERT whose layers share their weights, and narrow embeddings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import nn
+
+from maskwright.errors import InputError
+from maskwright.models.bert import BERT, BertConfig
+from maskwright.models.encoder import build_shape
+
+
+@dataclass(frozen=True)
+class AlbertConfig(BertConfig):
+    """The shape of an ALBERT encoder, under Hugging Face's names and with its defaults."""
+
+    vocab_size: int = 30000
+    embedding_size: int = 128
+    hidden_size: int = 4096
+    num_attention_heads: int = 64
+    intermediate_size: int = 16384
+    num_hidden_groups: int = 1
+    """Layers with weights of their own; each serves an equal run of the depth."""
+    hidden_act: str = "gelu_new"
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.embedding_size < 1:
+            raise InputError(f"embedding_size is {self.embedding_size}; it must be at least 1")
+        if not 1 <= self.num_hidden_groups <= self.num_hidden_layers:
+            raise InputError(
+                f"num_hidden_groups is {self.num_hidden_groups}; it must lie between 1 and the"
+                f" {self.num_hidden_layers} layers"
+            )
+
+
+def _build_shape(layers: int, width: int, attn_heads: int) -> dict[str, Any]:
+    return build_shape(layers, width, attn_heads, intermediate_size=4 * width)
+
+
+class ALBERT(BERT):
+    """`from_variant`: `tiny` 4x256 and the published `base` 12x768, `large` 24x1024, `xlarge` and `xxlarge`."""
+
+    config_class = AlbertConfig
+    variants: ClassVar = {
+        "tiny": _build_shape(4, 256, 4),
+        "base": _build_shape(12, 768, 12),
+        "large": _build_shape(24, 1024, 16),
+        "xlarge": _build_shape(24, 2048, 16),
+        "xxlarge": _build_shape(12, 4096, 64),
+    }
+
+    @property
+    def embedding_size(self) -> int:
+        return int(self.config.embedding_size)
+
+    @property
+    def num_distinct_layers(self) -> int:
+        return int(self.config.num_hidden_groups)
+
+    def build_embedding_projection(self) -> nn.Module:
+        return nn.Linear(self.embedding_size, self.hidden_size)
+
+    def layer_at(self, depth: int) -> nn.Module:
+        return self.layers[depth * self.config.num_hidden_groups // self.config.num_hidden_layers]

@@ -1,0 +1,220 @@
+"""How one family of models is written down by Hugging Face: the names of its weights and of its settings."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskwright.errors import InputError, InputWarning
+from maskwright.models.encoder import PackedEncoder
+
+State = dict[str, Tensor]
+_LAYER_NAME = re.compile(r"layers\.(\d+)\.(.+)")
+_OLD_NORM_NAMES = {"gamma": "weight", "beta": "bias"}
+_HARMLESS_SETTINGS = frozenset(
+    (
+        "_name_or_path",
+        "add_pooling_layer",
+        "architectures",
+        "attn_implementation",
+        "bos_token_id",
+        "chunk_size_feed_forward",
+        "classifier_activation",
+        "classifier_bias",
+        "classifier_dropout",
+        "classifier_dropout_prob",
+        "classifier_pooling",
+        "cls_token_id",
+        "decoder_start_token_id",
+        "deterministic_flash_attn",
+        "directionality",
+        "do_sample",
+        "dtype",
+        "eos_token_id",
+        "finetuning_task",
+        "gradient_checkpointing",
+        "id2label",
+        "is_encoder_decoder",
+        "label2id",
+        "layer_types",
+        "mask_token_id",
+        "maskwright",
+        "model_type",
+        "num_labels",
+        "output_attentions",
+        "output_hidden_states",
+        "output_past",
+        "pooler_fc_size",
+        "pooler_num_attention_heads",
+        "pooler_num_fc_layers",
+        "pooler_size_per_head",
+        "pooler_type",
+        "prefix",
+        "problem_type",
+        "qa_dropout",
+        "reference_compile",
+        "return_dict",
+        "rope_parameters",
+        "sep_token_id",
+        "seq_classif_dropout",
+        "sparse_pred_ignore_index",
+        "sparse_prediction",
+        "summary_activation",
+        "summary_last_dropout",
+        "summary_type",
+        "summary_use_proj",
+        "task_specific_params",
+        "tie_weights_",
+        "tie_word_embeddings",
+        "tokenizer_class",
+        "torch_dtype",
+        "torchscript",
+        "transformers_version",
+        "unk_token_id",
+        "use_bfloat16",
+        "use_cache",
+    )
+)
+"""Of heads we do not build, of generation and of files; none changes what the encoder computes."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture's layout. Module names map to one name of theirs, or to several that we keep stacked."""
+
+    model_type: str
+    encoder_class: type[PackedEncoder]
+    architectures: tuple[str, str]
+    """Of the encoder alone, and with a masked-language-model head."""
+    prefix: str
+    """Before the encoder's weights in a model with a head."""
+    layer_prefix: str
+    """Before a layer's weights, with {} for its number."""
+    modules: Mapping[str, str]
+    layer_modules: Mapping[str, tuple[str, ...]]
+    head_modules: Mapping[str, str]
+    """Modules of the prediction head; the output's bias goes by `output_bias`."""
+    output_bias: str
+    own_settings: tuple[str, ...]
+    """Settings that only we have; they are kept apart in config.json."""
+    fixed_settings: Mapping[str, Any]
+    """Settings of theirs that we have at one value only."""
+    setting_names: Mapping[str, str] = field(default_factory=dict)
+    """Their names for settings of ours, where they differ."""
+    unwritten_settings: tuple[str, ...] = ()
+    """Settings of ours that are the same in all models of the family."""
+    unused_settings: tuple[str, ...] = ()
+    """Settings of theirs that change nothing."""
+    head_activation: str | None = None
+    """That of the prediction head in all models of the family; unset: the layers'."""
+
+    def their_names(self, name: str) -> list[str]:
+        """Their names for one of the encoder's weights; several when ours is theirs stacked."""
+        module, kind = name.rsplit(".", 1)
+        match = _LAYER_NAME.fullmatch(module)
+        if match is None:
+            return [f"{self.modules[module]}.{kind}"]
+        layer, part = match.groups()
+        return [f"{self.layer_prefix.format(layer)}.{theirs}.{kind}" for theirs in self.layer_modules[part]]
+
+    def to_theirs(self, state: Mapping[str, Tensor]) -> State:
+        renamed: State = {}
+        for name, tensor in state.items():
+            names = self.their_names(name)
+            renamed |= dict(zip(names, tensor.chunk(len(names)), strict=True))
+        return renamed
+
+    def from_theirs(self, weights: Mapping[str, Tensor], names: Iterable[str]) -> State:
+        """The weights we have names for; what is absent is left out."""
+        weights = self.normalise(weights)
+        found: State = {}
+        for name in names:
+            theirs = self.their_names(name)
+            if all(their_name in weights for their_name in theirs):
+                found[name] = torch.cat([weights[their_name] for their_name in theirs])
+        return found
+
+    def read_config(self, config: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+        """The encoder's configuration; settings nobody knows are left aside with a warning, wrong types refused."""
+        for name, value in self.fixed_settings.items():
+            if config.get(name, value) != value:
+                raise InputError(f"'{name}' is {config[name]!r}; only {value!r} is supported")
+        known = {one.name: one.default for one in fields(self.encoder_class.config_class)}
+        flat = {**_flatten_rope(config), **_read_layer_types(config)}
+        given = {name: flat.get(self.setting_names.get(name, name)) for name in known}
+        for name in (*self.unwritten_settings, *self.own_settings):
+            given[name] = own.get(name)
+        chosen = {name: value for name, value in given.items() if value is not None}
+        for name, value in chosen.items():
+            _check_type(name, value, known[name])
+        self._warn_of_strangers(config, known)
+        return self.encoder_class.config_class(**chosen)
+
+    def split_config(self, config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Settings under their names, and those that only we have."""
+        values = asdict(config)
+        own = {name: values.pop(name) for name in self.own_settings}
+        own |= self.find_unusual(config)
+        for name in self.unwritten_settings:
+            del values[name]
+        return {self.setting_names.get(name, name): value for name, value in values.items()}, own
+
+    def find_unusual(self, config: Any) -> dict[str, Any]:
+        """Settings that are the same in all models of the family, but not in this one."""
+        usual = {one.name: one.default for one in fields(config)}
+        named = {name: getattr(config, name) for name in self.unwritten_settings}
+        return {name: value for name, value in named.items() if value != usual[name]}
+
+    def head_activation_of(self, encoder: PackedEncoder) -> str:
+        return self.head_activation or encoder.activation
+
+    def normalise(self, weights: Mapping[str, Tensor]) -> State:
+        """Undo what differs between checkpoints: the encoder's prefix and the first release's names in norms."""
+        return {self.normalise_name(name): tensor for name, tensor in weights.items()}
+
+    def normalise_name(self, name: str) -> str:
+        stem, _, kind = name.removeprefix(f"{self.prefix}.").rpartition(".")
+        return f"{stem}.{_OLD_NORM_NAMES.get(kind, kind)}" if stem else kind
+
+    def _warn_of_strangers(self, config: Mapping[str, Any], known: Iterable[str]) -> None:
+        names = {self.setting_names.get(name, name) for name in known}
+        strangers = sorted(set(config) - names - set(self.fixed_settings) - set(self.unused_settings))
+        strangers = [name for name in strangers if name not in _HARMLESS_SETTINGS]
+        if strangers:
+            listed = ", ".join(f"'{name}'" for name in strangers)
+            warnings.warn(f"settings of no {self.model_type} are left aside: {listed}", InputWarning, stacklevel=3)
+
+
+def _check_type(name: str, value: Any, default: Any) -> None:
+    expected: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
+    if not isinstance(value, expected) or isinstance(value, bool) != isinstance(default, bool):
+        raise InputError(f"'{name}' is {value!r}; expected a value such as {default!r}")
+
+
+def _flatten_rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Newer files nest the rotary bases by kind of layer; older ones and ours have them flat."""
+    rope = config.get("rope_parameters")
+    flat = dict(config)
+    for kind, name in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
+        settings = rope.get(kind) if isinstance(rope, dict) else None
+        if isinstance(settings, dict) and "rope_theta" in settings:
+            flat[name] = settings["rope_theta"]
+    return flat
+
+
+def _read_layer_types(config: Mapping[str, Any]) -> dict[str, int]:
+    """Newer files list the kind of every layer where older ones say how many are between two global ones."""
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, list):
+        return {}
+    is_global = [kind == "full_attention" for kind in kinds]
+    for distance in range(1, len(kinds) + 1):
+        if is_global == [layer % distance == 0 for layer in range(len(kinds))]:
+            return {"global_attn_every_n_layers": distance}
+    raise InputError("'layer_types' is irregular; only a global layer after every n-th is supported")

@@ -1,0 +1,76 @@
+"""MPNet (Song et al. 2020): BERT whose attention also knows how far apart two tokens are.
+
+B rows, S row length, H attention heads.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from maskwright.models.attention import build_attention_mask
+from maskwright.models.bert import BERT, BertConfig
+
+_FIRST_POSITION = 2
+_NUM_BUCKETS = 32
+_NUM_EXACT = 8
+_FARTHEST = 128
+"""Of the buckets on each side the first hold one distance each; those from the farthest on share the last."""
+
+
+@dataclass(frozen=True)
+class MPNetConfig(BertConfig):
+    """The shape of an MPNet encoder, under Hugging Face's names and with its defaults."""
+
+    vocab_size: int = 30527
+    type_vocab_size: int = 0
+    pad_token_id: int = 1
+
+
+class MPNet(BERT):
+    """`max_position_embeddings` counts two rows that no token reads: a model of 512 tokens has 514."""
+
+    config_class = MPNetConfig
+    variants: ClassVar = {
+        name: {**shape, "max_position_embeddings": 514, "layer_norm_eps": 1e-5} for name, shape in BERT.variants.items()
+    }
+
+    def __init__(self, config: MPNetConfig) -> None:
+        super().__init__(config)
+        self.distance_bias = nn.Embedding(_NUM_BUCKETS, config.num_attention_heads)
+        nn.init.normal_(self.distance_bias.weight, std=config.initializer_range)
+
+    @property
+    def first_position(self) -> int:
+        return _FIRST_POSITION
+
+    def run_layers(
+        self, hidden: Tensor, positions: Tensor, document_ids: Tensor | None, is_causal: Tensor | None = None
+    ) -> Tensor:
+        distances = positions[..., None, :] - positions[..., :, None]
+        scores = self.distance_bias(bucket_distances(distances)).movedim(
+            -1, -3
+        )  # (B, H, S, S), or (H, S, S) for rows of one layout
+        may_attend = build_attention_mask(document_ids, is_causal)
+        if may_attend is not None:
+            scores = torch.where(may_attend, scores, float("-inf"))
+        for layer in self.layers:
+            hidden = self.run_layer(layer, hidden, scores)
+        return hidden
+
+
+def bucket_distances(distances: Tensor) -> Tensor:
+    """T5's buckets (Raffel et al. 2019): half for tokens behind, half for those ahead.
+
+    Of each half, near distances have a bucket of their own and farther ones share, by their logarithm.
+    """
+    num_sided = _NUM_BUCKETS // 2
+    size = distances.abs()
+    growth = torch.log(size.clamp(min=1).float() / _NUM_EXACT) / math.log(_FARTHEST / _NUM_EXACT)
+    shared = _NUM_EXACT + (growth * (num_sided - _NUM_EXACT)).long()
+    bucket = torch.where(size < _NUM_EXACT, size, shared.clamp(max=num_sided - 1))
+    return bucket + num_sided * (distances > 0)

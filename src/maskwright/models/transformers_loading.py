@@ -1,0 +1,200 @@
+"""Models of types that only `transformers` knows, built by it out of what our own reader read.
+
+It is given the configuration and the tensors, never the folder: no file of the folder is opened by it, no code that a
+configuration names is run.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskwright.errors import InputError, InputWarning
+from maskwright.models.bigbird_attention import choose_attention_by_length
+from maskwright.models.encoding import call_foreign, find_max_length
+from maskwright.models.families import FAMILIES
+from maskwright.models.pretrained import OWN_KEY, OWN_TYPE_PREFIX
+from maskwright.models.transformers_head import TransformersHead
+from maskwright.models.weights_reading import CONFIG_FILE
+
+_SET_ELSEWHERE = (
+    "_attn_implementation",
+    "attn_implementation",
+    "dtype",
+    "experts_implementation",
+    "fusion_config",
+    "return_dict",
+    "torch_dtype",
+    "transformers_weights",
+    OWN_KEY,
+)
+"""Settings of loading and running, which are ours to choose; none changes what a model computes."""
+_LARGEST_EXCESS = 3
+"""An encoder without a head, or with two tables of the vocabulary, stays well below it."""
+_PROBE_LENGTH = 8
+_MAX_NAMED = 5
+
+
+@dataclass(frozen=True)
+class TransformersModel:
+    """A masked language model in the two parts that we call one after the other."""
+
+    encoder: nn.Module
+    mlm_head: TransformersHead
+    vocab_size: int
+    has_new_head: bool
+    """Whether the files held no prediction head, so that its weights are newly drawn."""
+
+
+def is_foreign(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is of a type that is neither read natively nor our own."""
+    model_type = config.get("model_type")
+    return isinstance(model_type, str) and model_type not in FAMILIES and not model_type.startswith(OWN_TYPE_PREFIX)
+
+
+def load_transformers_model(
+    config: Mapping[str, Any], weights: Mapping[str, Tensor], folder: Path
+) -> TransformersModel:
+    """The model that a config.json describes, filled with `weights`, in fp32."""
+    model_type = str(config["model_type"])
+    if find_spec("transformers") is None:
+        raise InputError(
+            f"{folder / CONFIG_FILE} has model_type '{model_type}', which is read through transformers; run:"
+            " pip install 'maskwright[hf]'"
+        )
+    with quiet_transformers() as transformers:
+        model_class, settings = _find_class(transformers, config, weights, folder)
+        _check_size(model_class, settings, weights, folder)
+        model, missing = _build(model_class, settings, weights, folder)
+    choose_attention_by_length(model.base_model)
+    head = TransformersHead(model)
+    prefix = f"{head.encoder_name}."
+    _check_complete([name for name in missing if name.startswith(prefix) and "pooler" not in name], folder)
+    vocab_size = _check_parts(model.eval(), head, folder)
+    has_new_head = any(not name.startswith(prefix) for name in missing)
+    return TransformersModel(model.base_model, head, vocab_size, has_new_head)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[Any]:
+    """The library without its progress bars and its report on weights."""
+    transformers = import_module("transformers")
+    logging = transformers.utils.logging
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield transformers
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()
+
+
+def _find_class(transformers: Any, config: Mapping[str, Any], names: Iterable[str], folder: Path) -> tuple[Any, Any]:
+    """The class of a configuration, and the configuration as that class reads it."""
+    file, model_type = folder / CONFIG_FILE, config["model_type"]
+    if model_type not in transformers.CONFIG_MAPPING:
+        raise InputError(
+            f"{file} has model_type '{model_type}', which neither Maskwright nor transformers"
+            f" {transformers.__version__} knows; correct it, or install the transformers that saved the model"
+        )
+    config_class = transformers.CONFIG_MAPPING[model_type]
+    if config_class not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+        raise InputError(
+            f"{file} has model_type '{model_type}', for which transformers has no masked language model; wrap its"
+            " encoder yourself: MaskedLanguageModel(AutoModel.from_pretrained(folder), vocab_size)"
+        )
+    if config.get("quantization_config"):
+        raise InputError(f"{file} is of a quantised model, which cannot be trained; take the one it was made of")
+    kept = {name: value for name, value in config.items() if name not in _SET_ELSEWHERE}
+    try:
+        settings = config_class.from_dict(kept | _find_deberta_head(config, names))
+    except Exception as error:  # transformers raises many kinds for a value it does not take
+        raise InputError(f"{file}: transformers cannot read it ({_first_line(error)})") from error
+    if settings.is_encoder_decoder:
+        raise InputError(f"{file} has model_type '{model_type}', which writes text; take a model that encodes only")
+    return transformers.MODEL_FOR_MASKED_LM_MAPPING[config_class], settings
+
+
+def _find_deberta_head(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, bool]:
+    """DeBERTa's published files hold its own head, which transformers builds only if told not to build BERT's."""
+    if config["model_type"] not in ("deberta", "deberta-v2") or "legacy" in config:
+        return {}
+    return {"legacy": not any(name.startswith("lm_predictions.") for name in names)}
+
+
+def _check_size(model_class: Any, settings: Any, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Compare the number of weights with what the configuration asks for, before memory is taken for it."""
+    try:
+        with torch.device("meta"):
+            outline = model_class(settings)
+    except Exception as error:  # transformers raises many kinds for settings that do not go together
+        raise InputError(f"{folder / CONFIG_FILE}: transformers cannot build it ({_first_line(error)})") from error
+    asked = sum(parameter.numel() for parameter in outline.parameters())
+    stored = sum(tensor.numel() for tensor in weights.values())
+    if asked > _LARGEST_EXCESS * stored:
+        raise InputError(
+            f"{folder / CONFIG_FILE} describes a model of {asked:,} parameters, the weights are {stored:,}; the two do"
+            " not belong together"
+        )
+
+
+def _build(model_class: Any, settings: Any, weights: Mapping[str, Tensor], folder: Path) -> tuple[Any, list[str]]:
+    """The filled model, and the names of weights that it has and the files have not."""
+    try:
+        model, report = model_class.from_pretrained(
+            None, config=settings, state_dict=dict(weights), dtype=torch.float32, output_loading_info=True
+        )
+    except Exception as error:  # transformers raises many kinds for weights of other shapes
+        raise InputError(f"{folder}: transformers cannot load it ({_first_line(error)})") from error
+    modules = sorted({name.rpartition(".")[0] for name in report["unexpected_keys"]})
+    if modules:
+        more = f" and {len(modules) - _MAX_NAMED} more" if len(modules) > _MAX_NAMED else ""
+        warnings.warn(
+            f"{folder}: weights of {', '.join(modules[:_MAX_NAMED])}{more} are left aside, as a masked language model"
+            " has no place for them",
+            InputWarning,
+            stacklevel=4,
+        )
+    return model, sorted(report["missing_keys"])
+
+
+def _check_complete(missing: list[str], folder: Path) -> None:
+    if missing:
+        raise InputError(f"{folder} lacks {len(missing)} weights of the model, first '{missing[0]}'")
+
+
+@torch.no_grad()
+def _check_parts(model: Any, head: TransformersHead, folder: Path) -> int:
+    """Make sure that the two parts, one after the other, are the whole; returns the size of the vocabulary."""
+    encoder = model.base_model
+    length = min(_PROBE_LENGTH, find_max_length(encoder) or _PROBE_LENGTH)
+    input_ids = torch.arange(length)[None] % model.config.vocab_size
+    inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
+    name = type(model).__name__
+    try:
+        with torch.random.fork_rng(devices=[]):
+            whole: Tensor = model(**inputs).logits
+            parts = head(call_foreign(encoder, inputs))
+    except Exception as error:  # what a class needs beside token ids shows in many ways
+        raise InputError(f"{folder}: {name} cannot be run on token ids alone ({_first_line(error)})") from error
+    if parts.shape != whole.shape or not torch.allclose(parts, whole, rtol=1e-4, atol=1e-5):
+        raise InputError(
+            f"{folder}: {name} is not an encoder and a head that reads its hidden states, so it cannot be trained here;"
+            " wrap its encoder yourself: MaskedLanguageModel(AutoModel.from_pretrained(folder), vocab_size)"
+        )
+    return whole.shape[-1]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,144 @@
+"""From a published encoder and raw text to an adapted, exported one: the runs that it takes, one after another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from maskwright.config import Config, build_config
+from maskwright.errors import InputError
+from maskwright.models.pretrained import resolve_folder
+from maskwright.objectives.saving import lacks_head
+from maskwright.runs.export import ExportOptions, export_model
+from maskwright.runs.folder import RunFolder, find_run
+from maskwright.runs.inputs import open_tokenizer
+from maskwright.runs.pretrain import FinishedRun, pretrain
+from maskwright.runs.texts import Say, is_held_out
+from maskwright.sections.data import BUILTIN_CORPUS, build_sources
+from maskwright.storage import whole_folder
+from maskwright.text.sources import read_sources
+from maskwright.text.vocabulary_advice import advise_vocabulary
+
+_PRESET = "domain_adaptation"
+_EVALUATE_EVERY_STEPS = 100
+_HEAD_TRAINING: dict[str, Any] = {
+    "optimizer": {"learning_rate": 1e-3, "weight_decay": 0.0},
+    "masking": {"ratio": 0.15, "random_token_ratio": 0.1, "unchanged_ratio": 0.1},
+    "forgetting": {"general": None},
+}
+"""A new head beside a frozen encoder: large steps do no harm, and BERT's own masking asks more of each text."""
+_NAME = re.compile(r"[^\w.-]+")
+
+
+@dataclass(frozen=True)
+class AdaptOptions:
+    texts: Sequence[str]
+    out: Path | None = None
+    general: Sequence[str] = (BUILTIN_CORPUS,)
+    max_forgetting: float = 0.1
+    new_tokens: int = 0
+    """Words of the texts to add to the vocabulary, at most."""
+    head_steps: int = 300
+    """Steps in which an encoder that came without a prediction head gets one."""
+    settings: Sequence[str] = ()
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class Adapted:
+    run: FinishedRun
+    exported: Path | None
+    """None where Hugging Face's layout cannot hold the model."""
+
+
+def adapt(model: str, options: AdaptOptions, console: Console, say: Say) -> Adapted:
+    """Each part that is finished already is kept: the same command goes on where it stopped."""
+    config = _build_config(model, options)
+    find_run(config, options.overwrite)  # refuse a finished run before any work is done
+    if options.new_tokens:
+        config = _with_new_tokens(config, model, options, say)
+    if lacks_head(resolve_folder(model)):
+        config = _with_trained_head(config, options, console, say)
+    finished = pretrain(config, options.overwrite, console)
+    return Adapted(finished, _export(finished.folder, options, say))
+
+
+def _build_config(model: str, options: AdaptOptions) -> Config:
+    out = options.out or Path("runs") / f"{_NAME.sub('-', Path(model).name)}-adapted"
+    values = {
+        "preset": _PRESET,
+        "run": {"name": out.name, "out": str(out.parent)},
+        "model": {"from": model},
+        "data": {"train": build_sources(list(options.texts))},
+        "forgetting": {"general": build_sources(list(options.general)), "max_increase": options.max_forgetting},
+        "training": {"evaluate_every_steps": _EVALUATE_EVERY_STEPS},
+    }
+    config = build_config(values, options.settings)
+    if config.model.from_ != model:
+        raise InputError(f"model.from={config.model.from_} is not {model}, which is to be adapted; give one of the two")
+    return config
+
+
+def _change(config: Config, changes: dict[str, Any]) -> Config:
+    """The configuration with some sections' values replaced."""
+    values = config.model_dump(by_alias=True)
+    for section, named in changes.items():
+        values[section] = {**values[section], **named}
+    return build_config(values)
+
+
+def _with_new_tokens(config: Config, model: str, options: AdaptOptions, say: Say) -> Config:
+    """Words chosen from the texts that the run does not hold out, in a tokenizer beside the run."""
+    folder = Path(config.run.out) / f"{config.run.name}-tokenizer"
+    if not folder.is_dir():
+        share = config.data.validation_share
+        advice = advise_vocabulary(
+            lambda: read_sources(list(options.texts)),
+            lambda text: is_held_out(text, share),
+            open_tokenizer(model),
+            options.new_tokens,
+            min_count=20,
+        )
+        if not advice.tokens:
+            raise InputError("--new-tokens: no word of the texts is frequent and badly cut; leave it out")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with whole_folder(folder) as temporary:
+            advice.extended.save(temporary)
+        say(
+            f"{len(advice.tokens):,} words join the vocabulary ({', '.join(t.word for t in advice.tokens[:5])}, ...);"
+            f" held-out text has {advice.saved_share:.1%} fewer tokens with them"
+        )
+    return _change(config, {"tokenizer": {"path": str(folder)}})
+
+
+def _with_trained_head(config: Config, options: AdaptOptions, console: Console, say: Say) -> Config:
+    """A run of its own, with the encoder frozen: gradients of a head that knows nothing would harm it."""
+    name = f"{config.run.name}-head"
+    texts = [*build_sources(list(options.texts)), *build_sources(list(options.general))]
+    changes = {
+        **_HEAD_TRAINING,
+        "run": {"name": name},
+        "model": {"freeze_encoder": True},
+        "data": {"train": texts},
+        "training": {"max_steps": options.head_steps, "epochs": options.head_steps},
+    }
+    head_config = _change(config, changes)
+    run = RunFolder(Path(config.run.out) / name)
+    if options.overwrite or not run.is_finished:
+        say(f"the encoder came without a prediction head: {options.head_steps} steps train one, the encoder unchanged")
+        pretrain(head_config, options.overwrite, console)
+    return _change(config, {"model": {"from": str(run.path)}, "tokenizer": {"path": None}})
+
+
+def _export(run: RunFolder, options: AdaptOptions, say: Say) -> Path | None:
+    chosen = ExportOptions(texts=tuple(options.texts), overwrite=options.overwrite)
+    try:
+        return export_model(str(run.path), chosen, say)
+    except InputError as error:
+        say(f"not exported: {error}")
+        return None

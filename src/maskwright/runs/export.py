@@ -1,0 +1,172 @@
+"""Export a saved model: from its name and its run to a folder that others read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from maskwright import __version__
+from maskwright.config import load_config
+from maskwright.errors import InputError
+from maskwright.export.card import CARD_FILE, TRAINING_CONFIG_FILE, CardOptions, Origin, build_card
+from maskwright.export.huggingface import export_huggingface
+from maskwright.export.sentence_transformers import export_sentence_transformers
+from maskwright.models.pretrained import read_own_settings, resolve_folder
+from maskwright.models.weights_reading import read_config
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.runs.folder import RunFolder
+from maskwright.runs.model import load_model
+from maskwright.runs.texts import Say, is_held_out
+from maskwright.sections.data import DataConfig
+from maskwright.storage import read_json, whole_folder, write_text
+from maskwright.suggestions import suggest
+from maskwright.text.builtin import read_python_documentation
+from maskwright.text.sources import read_sources
+from maskwright.text.tokenizer import Tokenizer
+
+HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX = "hf", "sentence-transformers", "onnx"
+TARGETS = (HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX)
+MARKER_FILE = "maskwright_export.json"
+"""Says that a folder is an export, with what was measured; only such a folder is ever replaced."""
+_MOST_TEXTS = 2_000
+"""To compare on; the rest of a large corpus is not read."""
+_CHECKPOINT_DEPTH = 3
+"""A checkpoint's model is RUN/checkpoints/step-N/model."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    target: str = HUGGING_FACE
+    out: Path | None = None
+    int8: bool = False
+    texts: Sequence[str] = ()
+    """Sources of text to compare on; none: held-out text of the built-in corpus."""
+    card: CardOptions = field(default_factory=CardOptions)
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise InputError(f"there is no export to '{self.target}'{suggest(self.target, TARGETS)}")
+        if self.int8 and self.target != ONNX:
+            raise InputError(f"--int8 is for --to {ONNX}, this is --to {self.target}; leave it out")
+        if self.target == ONNX and self.card != CardOptions():
+            raise InputError(f"--language and --license are for a model card, which --to {ONNX} does not write")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The model folder, and the run it belongs to."""
+
+    folder: Path
+    run: RunFolder | None = None
+    checkpoint: str | None = None
+
+
+def export_model(name: str, options: ExportOptions, say: Say) -> Path:
+    """The folder that was written, whole and compared with the model, or not at all."""
+    source = _find_source(resolve_folder(name))
+    folder = options.out or _choose_folder(name, source, options.target)
+    _check_replaceable(folder, options.overwrite)
+    model, tokenizer = load_model(name)
+    texts = _read_texts(options.texts)
+    if read_own_settings(read_config(source.folder), "sentence_pairs"):
+        say("the head for pairs of sentences stays behind; the encoder and the head for masked tokens are exported")
+    say(f"exporting {name} to {folder}")
+    with whole_folder(folder) as temporary:
+        figures = _write(model, tokenizer, temporary, folder.resolve().name, source, options, texts, say)
+        marker = {"maskwright": __version__, "to": options.target, "figures": figures}
+        write_text(temporary / MARKER_FILE, json.dumps(marker, indent=2) + "\n")
+    return folder
+
+
+def _write(
+    model: MaskedLanguageModel,
+    tokenizer: Tokenizer,
+    folder: Path,
+    name: str,
+    source: _Source,
+    options: ExportOptions,
+    texts: Sequence[str],
+    say: Say,
+) -> dict[str, Any]:
+    """Fill the folder, which will be called `name`; the figures of the comparison."""
+    if options.target == ONNX:
+        from maskwright.export.onnx import export_onnx
+
+        return export_onnx(model, tokenizer, folder, int8=options.int8, texts=texts, say=say)
+    for_sentences = options.target == SENTENCE_TRANSFORMERS
+    export = export_sentence_transformers if for_sentences else export_huggingface
+    comparison = export(model, tokenizer, folder, texts=texts, say=say)
+    origin = _read_origin(source)
+    card = build_card(name, model, tokenizer, origin, comparison, options.card, for_sentences)
+    write_text(folder / CARD_FILE, card)
+    if source.run is not None:
+        shutil.copyfile(source.run.config_file, folder / TRAINING_CONFIG_FILE)
+    return asdict(comparison)
+
+
+def _find_source(folder: Path) -> _Source:
+    folder = folder.resolve()
+    run = RunFolder(folder.parent)
+    if folder == run.model and run.is_run:
+        return _Source(folder, run)
+    if len(folder.parents) >= _CHECKPOINT_DEPTH:
+        run = RunFolder(folder.parents[_CHECKPOINT_DEPTH - 1])
+        if folder.parent.parent == run.checkpoints and run.is_run:
+            return _Source(folder, run, checkpoint=folder.parent.name)
+    return _Source(folder)
+
+
+def _choose_folder(name: str, source: _Source, target: str) -> Path:
+    """Beside the run or the model folder; a hub id's in the working folder."""
+    if not Path(name).is_dir():
+        return Path(f"{Path(name).name}-{target}")
+    origin = source.run.path if source.run is not None else source.folder
+    parts = [origin.name, source.checkpoint, target]
+    beside = origin.with_name("-".join(part for part in parts if part is not None))
+    return Path(os.path.relpath(beside))
+
+
+def _check_replaceable(folder: Path, overwrite: bool) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file; choose another --out")
+    if not any(folder.iterdir()):
+        return
+    if not (folder / MARKER_FILE).is_file():
+        raise InputError(f"{folder} exists and is not an export; choose another --out")
+    if not overwrite:
+        raise InputError(f"{folder} holds an export; choose another --out, or add --overwrite to replace it")
+
+
+def _read_texts(sources: Sequence[str]) -> list[str]:
+    if sources:
+        return list(islice(read_sources(list(sources)), _MOST_TEXTS))
+    share = DataConfig().validation_share
+    return [text for text in read_python_documentation() if is_held_out(text, share)]
+
+
+def _read_origin(source: _Source) -> Origin:
+    """Figures are those of these very weights: a checkpoint has none of the finished run's."""
+    run = source.run
+    if run is None:
+        return Origin()
+    config = load_config(run.config_file)
+    if source.checkpoint is not None:
+        return Origin(config, _read_progress(run, source.checkpoint.removeprefix("step-")))
+    return Origin(config, read_json(run.final_file) if run.is_finished else {})
+
+
+def _read_progress(run: RunFolder, step: str) -> dict[str, Any]:
+    """How far a checkpoint had come; one that is named otherwise than by its step does not tell."""
+    if not step.isdigit():
+        return {}
+    tokens = [int(line["tokens"]) for line in run.read_metrics() if line.get("step") == int(step) and "tokens" in line]
+    return {"steps": int(step)} | ({"tokens": tokens[-1]} if tokens else {})

@@ -1,0 +1,186 @@
+"""Adaptation: a trained encoder learns a domain, what it forgets is watched, and the result is exported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+import maskwright as mw
+from maskwright.config import build_config
+from maskwright.errors import InputError
+from maskwright.runs.adapt import AdaptOptions, adapt
+from maskwright.runs.folder import RunFolder
+from maskwright.runs.pretrain import pretrain
+from maskwright.storage import read_json
+from maskwright.training.callbacks import Callback
+
+QUIET = Console(quiet=True)
+DOMAIN = [f"the patient {number} received phosphorylated enzymes and improved slowly" for number in range(120)]
+GENERAL = [f"the red house number {number} stands near the old bridge" for number in range(120)]
+LETTERS = ["the quick brown fox jumps over the lazy dog"] * 3
+SMALL = ("training.batch_tokens=256", "data.max_length=32", "training.precision=fp32")
+
+
+def write_lines(path: Path, lines: list[str]) -> str:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows the general text a little, and cuts the domain's words into pieces."""
+    folder = tmp_path_factory.mktemp("published")
+    general = write_lines(folder / "general.txt", GENERAL + LETTERS)
+    model = {"variant": "tiny", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    values = {
+        "run": {"name": "base", "out": str(folder)},
+        "model": {**model, "max_position_embeddings": 32},
+        "tokenizer": {"vocab_size": 120},
+        "data": {"train": general, "max_length": 32},
+        "optimizer": {"learning_rate": 3e-3},
+        "training": {"max_steps": 40, "epochs": 40, "batch_tokens": 256, "precision": "fp32"},
+    }
+    return pretrain(build_config(values), console=QUIET).folder.model
+
+
+def run_adaptation(model: Path, folder: Path, *settings: str, **options: Any) -> Any:
+    texts = [write_lines(folder / "domain.txt", DOMAIN)]
+    general = [write_lines(folder / "general.txt", GENERAL)]
+    given = AdaptOptions(texts, folder / "adapted", general, settings=(*SMALL, *settings), **options)
+    return adapt(str(model), given, QUIET, lambda text: None)
+
+
+def test_the_domain_is_learnt_and_the_result_is_a_model_for_transformers(published: Path, tmp_path: Path) -> None:
+    adapted = run_adaptation(
+        published, tmp_path, "training.max_steps=12", "optimizer.learning_rate=1e-3", max_forgetting=9.0
+    )
+    figures = adapted.run.figures
+    assert figures["loss"] < figures["loss_before"] - 0.05
+    assert figures["forgetting"] == pytest.approx(figures["general_loss"] - figures["general_loss_before"])
+    assert adapted.exported.resolve() == tmp_path / "adapted-hf"
+    ids = AutoTokenizer.from_pretrained(adapted.exported)("the patient improved", return_tensors="pt")
+    theirs = AutoModelForMaskedLM.from_pretrained(adapted.exported).eval()(**ids).logits
+    ours = mw.MaskedLanguageModel.from_pretrained(adapted.run.folder.model)(ids["input_ids"]).logits
+    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
+    card = (adapted.exported / "README.md").read_text()
+    assert f"{figures['loss_before']:,.4f} to {figures['loss']:,.4f}" in card
+    assert f"{figures['general_loss_before']:,.4f} to {figures['general_loss']:,.4f}" in card
+
+
+def test_gentle_settings_are_the_default(published: Path, tmp_path: Path) -> None:
+    config = run_adaptation(published, tmp_path, "training.max_steps=1").run.folder.config_file.read_text()
+    values = build_config(mw.load_config(tmp_path / "adapted" / "config.yaml").model_dump(by_alias=True))
+    assert values.masking.ratio == 0.10
+    assert values.model.mlm_head_dropout == 0.05
+    assert values.optimizer.learning_rate == 1e-5
+    assert "preset: domain_adaptation" in config
+
+
+def test_a_run_that_forgets_too_much_ends_with_the_last_weights_within(published: Path, tmp_path: Path) -> None:
+    settings = ("optimizer.learning_rate=2e-2", "training.evaluate_every_steps=2", "training.max_steps=40")
+    adapted = run_adaptation(published, tmp_path, *settings, max_forgetting=0.05)
+    figures = adapted.run.figures
+    assert figures["stopped_for_forgetting_at"] < 40
+    assert figures["forgetting"] <= 0.05
+    record = read_json(tmp_path / "adapted" / "forgetting.json")
+    assert record["general"][-1][1] - record["before"]["general_loss"] > 0.05
+    assert figures["steps"] == figures["stopped_for_forgetting_at"]
+    assert "with the last weights that were within" in (adapted.exported / "README.md").read_text()
+
+
+def test_new_words_join_the_vocabulary_and_stay_one_token(published: Path, tmp_path: Path) -> None:
+    adapted = run_adaptation(published, tmp_path, "training.max_steps=2", new_tokens=5, max_forgetting=9.0)
+    tokenizer = mw.load_tokenizer(adapted.run.folder.model)
+    old = mw.load_tokenizer(published)
+    assert tokenizer.vocab_size > old.vocab_size
+    assert len(old.backend.encode("phosphorylated", add_special_tokens=False).ids) >= 3
+    assert len(tokenizer.backend.encode("phosphorylated", add_special_tokens=False).ids) == 1
+    assert mw.MaskedLanguageModel.from_pretrained(adapted.run.folder.model).is_tied
+
+
+def test_an_encoder_without_a_head_gets_one_and_is_itself_unchanged_by_that(published: Path, tmp_path: Path) -> None:
+    encoder = mw.BERT.from_pretrained(published)
+    encoder.save_pretrained(tmp_path / "alone")
+    mw.load_tokenizer(published).save(tmp_path / "alone")
+    with pytest.warns(UserWarning, match="without a prediction head"):
+        adapted = run_adaptation(tmp_path / "alone", tmp_path, "training.max_steps=2", head_steps=5)
+    head_run = RunFolder(tmp_path / "adapted-head")
+    headed = mw.MaskedLanguageModel.from_pretrained(head_run.model)
+    for name, tensor in encoder.state_dict().items():
+        assert torch.equal(tensor, headed.encoder.state_dict()[name]), name
+    assert build_config(mw.load_config(head_run.config_file).model_dump(by_alias=True)).training.max_steps == 5
+    assert adapted.run.figures["steps"] == 2
+    assert adapted.exported is not None
+
+
+class _KilledError(Exception):
+    """Stands for a process that is gone."""
+
+
+def test_a_resumed_watch_compares_with_the_same_beginning_and_ends_the_same(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = (
+        "training.max_steps=12",
+        "training.evaluate_every_steps=3",
+        "training.checkpoint_every_steps=4",
+        "optimizer.learning_rate=1e-3",
+    )
+    for name in ("whole", "broken"):
+        (tmp_path / name).mkdir()
+    whole = run_adaptation(published, tmp_path / "whole", *settings, max_forgetting=9.0)
+
+    from maskwright.runs import pretrain as module
+
+    class Kill(Callback):
+        def on_step_end(self, step: int) -> None:
+            if step == 7:
+                raise _KilledError
+
+    build_callbacks = module.build_callbacks
+    monkeypatch.setattr(module, "build_callbacks", lambda *given: [Kill(), *build_callbacks(*given)])
+    with pytest.raises(_KilledError):
+        run_adaptation(published, tmp_path / "broken", *settings, max_forgetting=9.0)
+    monkeypatch.setattr(module, "build_callbacks", build_callbacks)
+    resumed = run_adaptation(published, tmp_path / "broken", *settings, max_forgetting=9.0)
+    records = [
+        json.loads((tmp_path / name / "adapted" / "forgetting.json").read_text()) for name in ("whole", "broken")
+    ]
+    assert records[0] == records[1]
+    assert resumed.run.figures["loss"] == whole.run.figures["loss"]
+    assert resumed.run.figures["general_loss"] == whole.run.figures["general_loss"]
+
+
+def test_finished_work_is_not_done_again_or_replaced(published: Path, tmp_path: Path) -> None:
+    run_adaptation(published, tmp_path, "training.max_steps=1")
+    with pytest.raises(InputError, match="holds a finished run"):
+        run_adaptation(published, tmp_path, "training.max_steps=1")
+    run_adaptation(published, tmp_path, "training.max_steps=1", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("model.from=elsewhere",), "model.from=elsewhere is not"),
+        (("training.mode=rtd",), "rtd"),
+        (("forgetting.general=nowhere.txt",), r"nowhere\.txt"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    published: Path, tmp_path: Path, settings: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        run_adaptation(published, tmp_path, *settings)
+    assert not (tmp_path / "adapted").exists()
+
+
+def test_freezing_needs_a_trained_encoder(tmp_path: Path) -> None:
+    config = build_config({"model": {"freeze_encoder": True}, "run": {"out": str(tmp_path)}})
+    with pytest.raises(InputError, match=r"give the trained one as model\.from"):
+        pretrain(config, console=QUIET)
