@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +74,23 @@ def test_the_domain_is_learnt_and_the_result_is_a_model_for_transformers(publish
     assert f"{figures['general_loss_before']:,.4f} to {figures['general_loss']:,.4f}" in card
 
 
-def test_gentle_settings_are_the_default(published: Path, tmp_path: Path) -> None:
-    config = run_adaptation(published, tmp_path, "training.max_steps=1").run.folder.config_file.read_text()
-    values = build_config(mw.load_config(tmp_path / "adapted" / "config.yaml").model_dump(by_alias=True))
-    assert values.masking.ratio == 0.10
-    assert values.model.mlm_head_dropout == 0.05
-    assert values.optimizer.learning_rate == 1e-5
-    assert "preset: domain_adaptation" in config
+@pytest.mark.parametrize(("own_dropout", "expected"), [(0.1, 0.05), (0.0, 0.0), (None, 0.0)])
+def test_gentle_settings_are_the_default(
+    published: Path, tmp_path: Path, own_dropout: float | None, expected: float
+) -> None:
+    shutil.copytree(published, tmp_path / "model")
+    config_file = tmp_path / "model" / "config.json"
+    values = read_json(config_file)
+    values["maskwright"]["masked_lm"]["mlm_head_dropout"] = own_dropout
+    if own_dropout is None:
+        del values["maskwright"]
+    config_file.write_text(json.dumps(values))
+    run_adaptation(tmp_path / "model", tmp_path, "training.max_steps=1")
+    config = mw.load_config(tmp_path / "adapted" / "config.yaml")
+    assert config.preset == "domain_adaptation"
+    assert config.masking.ratio == 0.10
+    assert config.model.mlm_head_dropout == expected
+    assert config.optimizer.learning_rate == 1e-5
 
 
 def test_a_run_that_forgets_too_much_ends_with_the_last_weights_within(published: Path, tmp_path: Path) -> None:
@@ -114,7 +125,7 @@ def test_an_encoder_without_a_head_gets_one_and_is_itself_unchanged_by_that(publ
     headed = mw.MaskedLanguageModel.from_pretrained(head_run.model)
     for name, tensor in encoder.state_dict().items():
         assert torch.equal(tensor, headed.encoder.state_dict()[name]), name
-    assert build_config(mw.load_config(head_run.config_file).model_dump(by_alias=True)).training.max_steps == 5
+    assert mw.load_config(head_run.config_file).training.max_steps == 5
     assert adapted.run.figures["steps"] == 2
     assert adapted.exported is not None
 

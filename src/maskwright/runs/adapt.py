@@ -12,8 +12,10 @@ from rich.console import Console
 
 from maskwright.config import Config, build_config
 from maskwright.errors import InputError
-from maskwright.models.pretrained import resolve_folder
+from maskwright.models.pretrained import read_own_settings, resolve_folder
+from maskwright.models.weights_reading import read_config
 from maskwright.objectives.saving import lacks_head
+from maskwright.presets import PRESETS
 from maskwright.runs.export import ExportOptions, export_model
 from maskwright.runs.folder import RunFolder, find_run
 from maskwright.runs.inputs import open_tokenizer
@@ -73,7 +75,7 @@ def _build_config(model: str, options: AdaptOptions) -> Config:
     values = {
         "preset": _PRESET,
         "run": {"name": out.name, "out": str(out.parent)},
-        "model": {"from": model},
+        "model": {"from": model, "mlm_head_dropout": _choose_head_dropout(model)},
         "data": {"train": build_sources(list(options.texts))},
         "forgetting": {"general": build_sources(list(options.general)), "max_increase": options.max_forgetting},
         "training": {"evaluate_every_steps": _EVALUATE_EVERY_STEPS},
@@ -82,6 +84,15 @@ def _build_config(model: str, options: AdaptOptions) -> Config:
     if config.model.from_ != model:
         raise InputError(f"model.from={config.model.from_} is not {model}, which is to be adapted; give one of the two")
     return config
+
+
+def _choose_head_dropout(model: str) -> float:
+    """Little, and none where the head was trained without: it would have to learn to live with it first.
+
+    The heads of transformers have no dropout.
+    """
+    own = read_own_settings(read_config(resolve_folder(model)), "masked_lm").get("mlm_head_dropout", 0.0)
+    return min(float(own), float(PRESETS[_PRESET]["model"]["mlm_head_dropout"]))
 
 
 def _change(config: Config, changes: dict[str, Any]) -> Config:
