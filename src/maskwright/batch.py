@@ -109,15 +109,19 @@ def from_padded(
     )
 
 
-def as_packed(batch: PackedBatch | Mapping[str, Tensor] | Tensor) -> PackedBatch:
-    """Accept what users hand over: a packed batch, a padded dictionary or bare ids.
+def as_packed(
+    batch: PackedBatch | Mapping[str, Tensor] | Tensor,
+    attention_mask: Tensor | None = None,
+    token_type_ids: Tensor | None = None,
+) -> PackedBatch:
+    """Accept what users hand over: a packed batch, a padded dictionary or bare ids, with a mask and segments if given.
 
     A dictionary may say where words are, as `word_starts` or as `word_ids` (the same number for tokens of one word).
     """
     if isinstance(batch, PackedBatch):
         return batch
     if isinstance(batch, Tensor):
-        return from_padded(batch)
+        return from_padded(batch, attention_mask, token_type_ids)
     if not isinstance(batch, Mapping) or "input_ids" not in batch:
         found = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
         raise InputError(f"a batch needs the key 'input_ids', found {found}")

@@ -1,4 +1,4 @@
-"""Fill the masked tokens of a text. V vocabulary."""
+"""Fill the masked tokens of one text."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from maskwright.errors import InputError
+from maskwright.inference.mask_filling import FillMask, MaskedSample
+from maskwright.inference.runner import run_packed
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer
-from maskwright.training.modes import evaluation_mode
 
 
 @dataclass(frozen=True)
@@ -29,20 +28,13 @@ class Candidate:
 def fill_mask(model: MaskedLanguageModel, tokenizer: Any, text: str, top_k: int = 5) -> list[list[Candidate]]:
     """The `top_k` most probable tokens for each masked place of the text, in order."""
     tokenizer = as_tokenizer(tokenizer)
-    ids = encode_masked(model, tokenizer, text)
-    if not 1 <= top_k <= model.vocab_size:
-        raise InputError(f"top_k is {top_k}; it must lie between 1 and the vocabulary's {model.vocab_size}")
-    probabilities = _predict(model, ids).softmax(dim=-1)
-    places = [place for place, token_id in enumerate(ids) if token_id == tokenizer.mask_token_id]
+    sample = encode_masked(model, tokenizer, text)
     answers = []
-    for place in places:
-        scores, tokens = probabilities[place].topk(top_k)
+    for place, (scores, tokens) in zip(sample.places, _predict(model, tokenizer, sample, top_k), strict=True):
         candidates = []
-        for score, token_id in zip(scores.tolist(), tokens.tolist(), strict=True):
-            filled = [*ids[:place], token_id, *ids[place + 1 :]]
-            sequence = _decode(tokenizer, filled)
+        for score, token_id in zip(scores, tokens, strict=True):
             token_str = tokenizer.decode([token_id], skip_special_tokens=False)
-            candidates.append(Candidate(score, token_id, token_str, sequence))
+            candidates.append(Candidate(score, token_id, token_str, _fill(tokenizer, sample, {place: token_id})))
         answers.append(candidates)
     return answers
 
@@ -50,10 +42,9 @@ def fill_mask(model: MaskedLanguageModel, tokenizer: Any, text: str, top_k: int 
 def predict_masked(model: MaskedLanguageModel, tokenizer: Any, text: str) -> str:
     """The text with every masked token replaced by the most probable one."""
     tokenizer = as_tokenizer(tokenizer)
-    ids = encode_masked(model, tokenizer, text)
-    best = _predict(model, ids).argmax(dim=-1).tolist()
-    filled = [best[place] if ids[place] == tokenizer.mask_token_id else ids[place] for place in range(len(ids))]
-    return _decode(tokenizer, filled)
+    sample = encode_masked(model, tokenizer, text)
+    best = [tokens[0] for _, tokens in _predict(model, tokenizer, sample, top_k=1)]
+    return _fill(tokenizer, sample, dict(zip(sample.places, best, strict=True)))
 
 
 def mask_text(text: str, positions: Sequence[int], mask_token: str = "[MASK]") -> str:
@@ -64,10 +55,11 @@ def mask_text(text: str, positions: Sequence[int], mask_token: str = "[MASK]") -
     return " ".join(mask_token if place in chosen else word for place, word in enumerate(text.split()))
 
 
-def encode_masked(model: MaskedLanguageModel, tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a text that has masked tokens and fits the model."""
+def encode_masked(model: MaskedLanguageModel, tokenizer: Tokenizer, text: str) -> MaskedSample:
+    """A text that has masked tokens and fits the model."""
     ids = tokenizer.encode(text)
-    if tokenizer.mask_token_id not in ids:
+    places = [place for place, token_id in enumerate(ids) if token_id == tokenizer.mask_token_id]
+    if not places:
         raise InputError(f"the text has no {tokenizer.mask_token} to fill: write {tokenizer.mask_token} for a word")
     if max(ids) >= model.vocab_size:
         raise InputError(
@@ -76,20 +68,21 @@ def encode_masked(model: MaskedLanguageModel, tokenizer: Tokenizer, text: str) -
     limit = find_max_length(model.encoder)
     if limit is not None and len(ids) > limit:
         raise InputError(f"the text has {len(ids)} tokens, the model takes {limit}; shorten it")
-    return ids
+    return MaskedSample(ids, places=places)
 
 
-@torch.no_grad()
-def _predict(model: MaskedLanguageModel, ids: list[int]) -> torch.Tensor:
-    """Logits (length, V) of one text, without dropout."""
-    device = next(model.parameters()).device
-    with evaluation_mode(model):
-        logits = model(input_ids=torch.tensor([ids], device=device)).logits
-    if model.predicts_next:  # the answer for a token stands one place before it
-        logits = logits.roll(1, dims=1)
-    return logits[0].float().cpu()
+def _predict(
+    model: MaskedLanguageModel, tokenizer: Tokenizer, sample: MaskedSample, top_k: int
+) -> list[tuple[list[float], list[int]]]:
+    """Scores and tokens for each masked place."""
+    kind = FillMask(model, tokenizer, top_k=top_k)
+    (found,) = run_packed(
+        model.encoder, [sample], kind.reduce, pad_token_id=tokenizer.pad_token_id, find_causal=kind.find_causal
+    )
+    return found
 
 
-def _decode(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """Text without the two tokens around it; masks that are left stay visible."""
-    return tokenizer.decode(ids[1:-1], skip_special_tokens=False)
+def _fill(tokenizer: Tokenizer, sample: MaskedSample, tokens: dict[int, int]) -> str:
+    """The text with tokens in some places, without the two around it; masks that are left stay visible."""
+    filled = [tokens.get(place, token_id) for place, token_id in enumerate(sample.ids)]
+    return tokenizer.decode(filled[1:-1], skip_special_tokens=False)

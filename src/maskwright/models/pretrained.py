@@ -7,14 +7,15 @@ any other is written under a type of ours, so that they refuse it rather than co
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import FAMILIES, family_of
 from maskwright.models.family import Family, State
@@ -28,6 +29,7 @@ CHECKPOINTS_FOLDER = "checkpoints"
 OWN_TYPE_PREFIX = "maskwright_"
 OWN_KEY = "maskwright"
 """The object in config.json with what Hugging Face's names do not cover."""
+_MAX_NAMED = 5
 
 
 def resolve_folder(folder_or_id: str | Path) -> Path:
@@ -105,6 +107,19 @@ def load_into(module: nn.Module, state: Mapping[str, Tensor], source: Path) -> N
                 f"{source}: '{name}' has shape {tuple(state[name].shape)}, the configuration says {tuple(tensor.shape)}"
             )
     module.load_state_dict({name: state[name] for name in expected})
+
+
+def warn_of_unused(modules: Iterable[str], folder: Path) -> None:
+    """Say which weights of a folder a masked language model has no place for."""
+    names = sorted(modules)
+    if names:
+        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+        warnings.warn(
+            f"{folder}: weights of {', '.join(names[:_MAX_NAMED])}{more} are left aside, as a masked language model has"
+            " no place for them",
+            InputWarning,
+            stacklevel=3,
+        )
 
 
 def find_family(config: Mapping[str, Any], folder: Path) -> Family:

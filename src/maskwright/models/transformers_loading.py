@@ -6,7 +6,6 @@ configuration names is run.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskwright.errors import InputError, InputWarning
+from maskwright.errors import InputError
 from maskwright.models.bigbird_attention import choose_attention_by_length
 from maskwright.models.encoding import call_foreign, find_max_length
 from maskwright.models.families import FAMILIES
-from maskwright.models.pretrained import OWN_KEY, OWN_TYPE_PREFIX
+from maskwright.models.pretrained import OWN_KEY, OWN_TYPE_PREFIX, warn_of_unused
 from maskwright.models.transformers_head import TransformersHead
 from maskwright.models.weights_reading import CONFIG_FILE
 
@@ -157,15 +156,7 @@ def _build(model_class: Any, settings: Any, weights: Mapping[str, Tensor], folde
         )
     except Exception as error:  # transformers raises many kinds for weights of other shapes
         raise InputError(f"{folder}: transformers cannot load it ({_first_line(error)})") from error
-    modules = sorted({name.rpartition(".")[0] for name in report["unexpected_keys"]})
-    if modules:
-        more = f" and {len(modules) - _MAX_NAMED} more" if len(modules) > _MAX_NAMED else ""
-        warnings.warn(
-            f"{folder}: weights of {', '.join(modules[:_MAX_NAMED])}{more} are left aside, as a masked language model"
-            " has no place for them",
-            InputWarning,
-            stacklevel=4,
-        )
+    warn_of_unused({name.rpartition(".")[0] for name in report["unexpected_keys"]}, folder)
     return model, sorted(report["missing_keys"])
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed, from_padded
+from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
@@ -163,10 +163,7 @@ class MaskedLanguageModel(Objective):
         With `labels` (-100 where there is nothing to predict) the mean loss is returned too; in training mode the
         vocabulary projection then runs at labelled tokens only and no logits are returned.
         """
-        if isinstance(input_ids, Tensor):
-            batch = from_padded(input_ids, attention_mask, token_type_ids)
-        else:
-            batch = as_packed(input_ids)
+        batch = as_packed(input_ids, attention_mask, token_type_ids)
         if batch is not input_ids:
             self._check_length(batch)
         hidden = encode(self.encoder, batch, self.find_causal(batch))

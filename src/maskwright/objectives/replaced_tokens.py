@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed, from_padded
+from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
@@ -159,10 +159,7 @@ class ReplacedTokenDetection(Objective):
         token_type_ids: Tensor | None = None,
     ) -> DetectionOutput:
         """Logits (B, S) of the tokens as they are: positive where one looks replaced."""
-        if isinstance(input_ids, Tensor):
-            batch = from_padded(input_ids, attention_mask, token_type_ids)
-        else:
-            batch = as_packed(input_ids)
+        batch = as_packed(input_ids, attention_mask, token_type_ids)
         return DetectionOutput(logits=self.detect(batch))
 
     def detect(self, batch: PackedBatch) -> Tensor:

@@ -26,6 +26,7 @@ from maskwright.models.pretrained import (
     read_model_folder,
     read_own_settings,
     resolve_folder,
+    warn_of_unused,
 )
 from maskwright.models.transformers_loading import is_foreign
 from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_config, read_shapes
@@ -39,7 +40,6 @@ CUSTOM_TYPE = "maskwright_custom"
 _OUTPUT_WEIGHT = "mlm_output.weight"
 _BUFFERS = "embeddings"
 """Old files hold the numbers of positions, which are no weights."""
-_MAX_NAMED = 5
 _NOT_SETTINGS = ("encoder", "mlm_head", "tie_word_embeddings")
 """Arguments of the constructor that are made of weights."""
 
@@ -111,7 +111,7 @@ def _fill(model: MaskedLanguageModel, weights: State, folder: Path, used_elsewhe
         return
     if isinstance(model.encoder, PackedEncoder):
         state = _from_theirs(model, model.encoder, weights)
-        _warn_of_unused(model, model.encoder, weights, folder, used_elsewhere)
+        warn_of_unused(_find_unused(model.encoder, weights, used_elsewhere), folder)
     else:
         state = {ours: weights[stored] for ours, stored in _custom_names(model).items() if stored in weights}
     if model.is_tied:  # the embedding's own tensor, filled under the embedding's name
@@ -138,22 +138,13 @@ def _from_theirs(model: MaskedLanguageModel, encoder: PackedEncoder, weights: St
     return state | {ours: given[name] for ours, name in names.items() if name in given}
 
 
-def _warn_of_unused(
-    model: MaskedLanguageModel, encoder: PackedEncoder, weights: State, folder: Path, used_elsewhere: Iterable[str]
-) -> None:
+def _find_unused(encoder: PackedEncoder, weights: State, used_elsewhere: Iterable[str]) -> set[str]:
+    """Modules whose weights have no place in a masked language model."""
     family = family_of(encoder)
     used = {theirs.rpartition(".")[0] for name in encoder.state_dict() for theirs in family.their_names(name)}
     used |= {*family.head_modules.values(), family.output_bias.rpartition(".")[0], _BUFFERS}
     used |= {name.removeprefix(f"{family.prefix}.") for name in used_elsewhere}
-    modules = sorted({name.rpartition(".")[0] for name in family.normalise(weights)} - used)
-    if modules:
-        more = f" and {len(modules) - _MAX_NAMED} more" if len(modules) > _MAX_NAMED else ""
-        warnings.warn(
-            f"{folder}: weights of {', '.join(modules[:_MAX_NAMED])}{more} are left aside, as a masked language model"
-            " has no place for them",
-            InputWarning,
-            stacklevel=2,
-        )
+    return {name.rpartition(".")[0] for name in family.normalise(weights)} - used
 
 
 def _describe(model: MaskedLanguageModel, encoder: PackedEncoder) -> dict[str, Any]:

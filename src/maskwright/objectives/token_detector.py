@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from maskwright.batch import PackedBatch, as_packed, from_padded
+from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.electra import ELECTRA, ElectraConfig
@@ -53,10 +53,7 @@ class TokenDetector(nn.Module):
         token_type_ids: Tensor | None = None,
     ) -> DetectionOutput:
         """Logits (B, S) of the tokens as they are: positive where one looks replaced."""
-        if isinstance(input_ids, Tensor):
-            batch = from_padded(input_ids, attention_mask, token_type_ids)
-        else:
-            batch = as_packed(input_ids)
+        batch = as_packed(input_ids, attention_mask, token_type_ids)
         return DetectionOutput(logits=self.detection_head(encode(self.encoder, batch)))
 
     @classmethod

@@ -146,7 +146,7 @@ def load_model(name: str) -> tuple[MaskedLanguageModel, Tokenizer]:
     if (folder / OTHERS_FILE).is_file():
         raise InputError(
             f"{name} was trained with training.mode=rtd: it finds replaced tokens and predicts none; continue it with"
-            " training.mode=rtd, or load its encoder"
+            " training.mode=rtd, or load it as maskwright.TokenDetector, which writes ELECTRA's layout"
         )
     model, tokenizer = MaskedLanguageModel.from_pretrained(folder), load_tokenizer(folder)
     check_vocabulary(model, tokenizer)
