@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+import maskwright as mw
+
 Command = Callable[..., Any]
 MARKER = "maskwright_export.json"
 
@@ -119,6 +121,18 @@ def test_sentence_transformers_folder_is_written(command: Command, run: Path, co
     assert (folder / "1_Pooling" / "config.json").is_file()
     assert "library_name: sentence-transformers" in (folder / "README.md").read_text(encoding="utf-8")
     assert "vectors of 8 texts" in result.out
+
+
+def test_an_encoder_without_a_head_is_enough_for_sentences(
+    command: Command, run: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    mw.BERT.from_pretrained(run).save_pretrained(tmp_path / "alone")
+    mw.load_tokenizer(run / "model").save(tmp_path / "alone")
+    result = command("export", tmp_path / "alone", "--to", "sentence-transformers", "--text", corpus_file)
+    assert (result.code, result.err) == (0, "")
+    again = command("export", tmp_path / "alone", "--to", "hf", "--text", corpus_file)
+    assert again.code == 2
+    assert "without a masked-language-model head" in again.err
 
 
 def test_an_export_is_replaced_only_when_asked(command: Command, run: Path, corpus_file: Path) -> None:

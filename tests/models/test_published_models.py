@@ -87,6 +87,56 @@ def test_half_precision_weights_are_read(model_type, tmp_path):
     torch.testing.assert_close(ours(IDS, MASK).logits[MASK.bool()], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_an_untied_output_has_its_own_bias(model_type, tmp_path):
+    theirs = make_theirs(model_type, tie_word_embeddings=False)
+    with torch.no_grad():
+        for param in theirs.parameters():
+            param.add_(torch.randn_like(param) * 0.1)
+    theirs.save_pretrained(tmp_path)
+    ours = MaskedLanguageModel.from_pretrained(tmp_path)
+    expected = theirs(IDS, attention_mask=MASK).logits[MASK.bool()]
+    torch.testing.assert_close(ours(IDS, MASK).logits[MASK.bool()], expected, rtol=1e-5, atol=1e-5)
+    ours.save_pretrained(tmp_path / "again")
+    again = AutoModelForMaskedLM.from_pretrained(tmp_path / "again").eval()
+    torch.testing.assert_close(again(IDS, attention_mask=MASK).logits[MASK.bool()], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_single_weight_without_a_place_is_named(tmp_path):
+    theirs = make_theirs("modernbert", classifier_bias=True)
+    theirs.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"classifier_bias": False}))
+    with pytest.warns(InputWarning, match=r"weights of head\.dense\.bias are left aside"):
+        MaskedLanguageModel.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 4.0}}}, "'rope_type' is 'linear'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "'rope_scaling'"),
+        ({"layer_types": ["full_attention"]}, "'layer_types' names 1 layers, 'num_hidden_layers' is 2"),
+        ({"layer_types": None, "global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0"),
+        ({"local_attention": -4}, "local_attention is -4"),
+        ({"rope_parameters": None, "global_rope_theta": -3.0}, "global_rope_theta is -3.0"),
+        ({"norm_eps": -5.0}, "norm_eps is -5.0"),
+        ({"initializer_range": -5.0}, "initializer_range is -5.0"),
+        ({"tie_word_embeddings": "no"}, "'tie_word_embeddings' is 'no'"),
+        ({"maskwright": {"masked_lm": {"special_token_ids": ["a"]}}}, "'special_token_ids'"),
+        ({"maskwright": {"masked_lm": {"mlm_head_activation": ["gelu"]}}}, "'mlm_head_activation'"),
+        ({"maskwright": {"objective": {"mode": "hybrid", "causal_share": "x"}}}, "no objective of a model"),
+        ({"maskwright": {"objective": {"mode": ["clm"]}}}, "no objective of a model"),
+    ],
+)
+def test_settings_of_modernbert_that_cannot_be_are_refused(tmp_path, changes, message):
+    make_theirs("modernbert").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=message):
+        MaskedLanguageModel.from_pretrained(tmp_path)
+
+
 def test_weights_without_a_place_are_named(tmp_path):
     BertForPreTraining(BertConfig(**SHAPE)).save_pretrained(tmp_path)
     with pytest.warns(InputWarning, match=r"cls\.seq_relationship, pooler\.dense are left aside"):
@@ -117,6 +167,8 @@ def test_what_transformers_writes_gives_no_warning(model_type, tmp_path, recwarn
         ("intermediate_size", "48", "'intermediate_size' is '48'"),
         ("pad_token_id", 120, "pad_token_id is 120, outside the vocabulary of 120"),
         ("position_embedding_type", "relative_key", "only 'absolute' is supported"),
+        ("layer_norm_eps", -5.0, "layer_norm_eps is -5.0; it must be positive"),
+        ("type_vocab_size", -1, "type_vocab_size is -1"),
         ("pruned_heads", {"0": [1]}, r"'pruned_heads' is \{'0': \[1\]\}"),
     ],
 )

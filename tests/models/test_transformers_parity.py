@@ -43,7 +43,11 @@ SETTINGS = {
     "albert": [SHAPE | NO_DROPOUT | {"embedding_size": 16}, SHAPE | NO_DROPOUT | {"num_hidden_groups": 3}],
     "electra": [SHAPE | NO_DROPOUT | {"embedding_size": 16}, SHAPE | NO_DROPOUT | {"embedding_size": 32}],
     "mpnet": [SHAPE | NO_DROPOUT, SHAPE | NO_DROPOUT | {"hidden_act": "relu"}],
-    "modernbert": [SHAPE | TOKENS | {"local_attention": 8}],
+    "modernbert": [
+        SHAPE | TOKENS | {"local_attention": 8},
+        SHAPE | TOKENS | {"local_attention": 8, "norm_bias": True},
+        SHAPE | TOKENS | {"local_attention": 8, "classifier_bias": True, "classifier_activation": "silu"},
+    ],
 }
 CASES = [
     pytest.param((model_type, settings), id=f"{model_type}-{number}")

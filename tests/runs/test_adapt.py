@@ -127,15 +127,22 @@ def test_an_encoder_without_a_head_gets_one_and_is_itself_unchanged_by_that(publ
         assert torch.equal(tensor, headed.encoder.state_dict()[name]), name
     assert mw.load_config(head_run.config_file).training.max_steps == 5
     assert adapted.run.figures["steps"] == 2
-    assert adapted.exported is not None
+    assert f"Adapted from {tmp_path / 'alone'}" in (adapted.exported / "README.md").read_text().replace("\\", "")
 
 
 class _KilledError(Exception):
     """Stands for a process that is gone."""
 
 
-def test_a_resumed_watch_compares_with_the_same_beginning_and_ends_the_same(
-    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class _Kill(Callback):
+    def on_step_end(self, step: int) -> None:
+        if step == 7:
+            raise _KilledError
+
+
+@pytest.mark.parametrize("case", ["whole model", "new words", "no head"])
+def test_a_broken_adaptation_goes_on_as_if_it_had_not_been(
+    case: str, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = (
         "training.max_steps=12",
@@ -143,29 +150,48 @@ def test_a_resumed_watch_compares_with_the_same_beginning_and_ends_the_same(
         "training.checkpoint_every_steps=4",
         "optimizer.learning_rate=1e-3",
     )
+    options: dict[str, Any] = {"max_forgetting": 9.0, "head_steps": 3, "new_tokens": 5 if case == "new words" else 0}
+    model = published
+    if case == "no head":
+        model = tmp_path / "alone"
+        mw.BERT.from_pretrained(published).save_pretrained(model)
+        mw.load_tokenizer(published).save(model)
     for name in ("whole", "broken"):
         (tmp_path / name).mkdir()
-    whole = run_adaptation(published, tmp_path / "whole", *settings, max_forgetting=9.0)
+    whole = run_adaptation(model, tmp_path / "whole", *settings, **options)
 
     from maskwright.runs import pretrain as module
 
-    class Kill(Callback):
-        def on_step_end(self, step: int) -> None:
-            if step == 7:
-                raise _KilledError
-
     build_callbacks = module.build_callbacks
-    monkeypatch.setattr(module, "build_callbacks", lambda *given: [Kill(), *build_callbacks(*given)])
-    with pytest.raises(_KilledError):
-        run_adaptation(published, tmp_path / "broken", *settings, max_forgetting=9.0)
-    monkeypatch.setattr(module, "build_callbacks", build_callbacks)
-    resumed = run_adaptation(published, tmp_path / "broken", *settings, max_forgetting=9.0)
-    records = [
-        json.loads((tmp_path / name / "adapted" / "forgetting.json").read_text()) for name in ("whole", "broken")
-    ]
+
+    def kill_the_adaptation(*given: Any) -> list[Callback]:
+        is_head = given[0].model.freeze_encoder
+        return [*([] if is_head else [_Kill()]), *build_callbacks(*given)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "build_callbacks", kill_the_adaptation)
+        with pytest.raises(_KilledError):
+            run_adaptation(model, tmp_path / "broken", *settings, **options)
+    resumed = run_adaptation(model, tmp_path / "broken", *settings, **options)
+    records = [read_json(tmp_path / name / "adapted" / "forgetting.json") for name in ("whole", "broken")]
     assert records[0] == records[1]
-    assert resumed.run.figures["loss"] == whole.run.figures["loss"]
-    assert resumed.run.figures["general_loss"] == whole.run.figures["general_loss"]
+    assert len(records[0]["general"]) >= 4
+    for figure in ("loss", "general_loss", "forgetting"):
+        assert resumed.run.figures[figure] == whole.run.figures[figure]
+
+
+def test_parts_that_were_made_from_something_else_are_not_used(published: Path, tmp_path: Path) -> None:
+    run_adaptation(published, tmp_path, "training.max_steps=1", new_tokens=5)
+    shutil.rmtree(tmp_path / "adapted")
+    with pytest.raises(InputError, match="was made from"):
+        run_adaptation(published, tmp_path, "training.max_steps=1", new_tokens=4)
+
+    mw.BERT.from_pretrained(published).save_pretrained(tmp_path / "alone")
+    mw.load_tokenizer(published).save(tmp_path / "alone")
+    run_adaptation(tmp_path / "alone", tmp_path, "training.max_steps=1", head_steps=1, overwrite=True)
+    shutil.rmtree(tmp_path / "adapted")
+    with pytest.raises(InputError, match=r"adapted-head is a finished run with training\.epochs=1"):
+        run_adaptation(tmp_path / "alone", tmp_path, "training.max_steps=1", head_steps=2)
 
 
 def test_finished_work_is_not_done_again_or_replaced(published: Path, tmp_path: Path) -> None:
@@ -178,9 +204,12 @@ def test_finished_work_is_not_done_again_or_replaced(published: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("model.from=elsewhere",), "model.from=elsewhere is not"),
+        (("model.from=elsewhere",), "a setting says 'elsewhere' where the first word says"),
         (("training.mode=rtd",), "rtd"),
-        (("forgetting.general=nowhere.txt",), r"nowhere\.txt"),
+        (("forgetting.general=null",), "a setting says None where --general says"),
+        (("forgetting.max_increase=5",), r"a setting says 5\.0 where --max-forgetting says 0\.1"),
+        (("run.name=other",), "where --out says"),
+        (("training.final_evaluation=false",), "which needs the last figures"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _HELD_OUT_SHARE = 0.1
 _NUM_SHOWN = 15
+_MANY_UNKNOWN = 0.01
 
 
 def advise(
@@ -114,6 +115,11 @@ def _print(described: dict[str, Any], min_count: int) -> None:
     if described["kind"] == "WordLevel":
         typer.echo(
             "a word-level tokenizer never cuts a word, so none can be added; for unknown words train a larger one"
+        )
+    elif before["num_unknown"] > _MANY_UNKNOWN * before["num_tokens"]:
+        share = before["num_unknown"] / before["num_tokens"]
+        typer.echo(
+            f"{share:.1%} of the tokens are unknown: this tokenizer was made for other text, train or take another"
         )
     elif not tokens:
         typer.echo(f"no word occurs {min_count:,} times in 3 pieces or more: the vocabulary fits")

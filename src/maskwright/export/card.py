@@ -49,6 +49,8 @@ class Origin:
     config: Config | None = None
     figures: dict[str, Any] = field(default_factory=dict)
     """Of final.json, or the steps and tokens of a checkpoint."""
+    adapted_from: str | None = None
+    """The model that the run continued."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def _describe_figures(origin: Origin) -> str:
 def _describe_adaptation(origin: Origin) -> list[str]:
     """What a run that watched forgetting measured before and after; nothing for any other."""
     figures = {name: value for name, value in origin.figures.items() if _is_number(value)}
-    if "forgetting" not in figures or origin.config is None:
+    if "forgetting" not in figures or "loss" not in figures or origin.config is None:
         return []
     rows = {
         f"{label} text, {measure}": f"{_format(figures[f'{prefix}{measure}_before'])} to"
@@ -208,7 +210,7 @@ def _describe_adaptation(origin: Origin) -> list[str]:
     stopped = figures.get("stopped_for_forgetting_at")
     end = "" if stopped is None else f" It ended at step {stopped:,}, with the last weights that were within."
     return [
-        f"## Adaptation\n\nAdapted from {escape(str(origin.config.model.from_))}. On held-out text, before and after:"
+        f"## Adaptation\n\nAdapted from {escape(str(origin.adapted_from))}. On held-out text, before and after:"
         f"\n\n{build_table(rows, ('', 'before and after'))}\n\nGeneral text: {escape(', '.join(names))}. The loss on"
         f" it has changed by {figures['forgetting']:+.4f} nats; the run was to end beyond"
         f" {figures['max_forgetting']:g}.{end}"

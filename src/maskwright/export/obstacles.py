@@ -30,6 +30,11 @@ def find_obstacles(model: MaskedLanguageModel) -> list[str]:
 
 def find_pooling_obstacles(model: MaskedLanguageModel) -> list[str]:
     """What keeps the encoder alone from being read as theirs, whatever the prediction head."""
+    if model.mlm_head is not None:
+        return [
+            f"{type(model.encoder).__name__} is read through transformers; export it with --to hf, and"
+            " sentence-transformers adds mean pooling to that folder by itself"
+        ]
     return [*_find_encoder_obstacles(model.encoder), *([_IS_CAUSAL] if model.mode == "clm" else [])]
 
 

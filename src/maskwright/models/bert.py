@@ -11,8 +11,9 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from maskwright.errors import InputError
 from maskwright.models.attention import SelfAttention, build_attention_mask
-from maskwright.models.encoder import PackedEncoder, build_shape, check_choice, check_shape
+from maskwright.models.encoder import PackedEncoder, build_shape, check_choice, check_positive, check_shape
 from maskwright.models.init import ResidualInit
 from maskwright.models.layers import NormalizationType, StochasticDepth, build_activation, build_norm
 
@@ -42,6 +43,9 @@ class BertConfig:
     def __post_init__(self) -> None:
         rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "stochastic_depth_rate")
         check_shape(self, rates, activation="hidden_act")
+        check_positive(self, ("layer_norm_eps",))
+        if not 0 <= self.type_vocab_size <= self.vocab_size:
+            raise InputError(f"type_vocab_size is {self.type_vocab_size}; it must lie between 0 and vocab_size")
         check_choice("normalization_type", self.normalization_type, ("layer_norm", "rms_norm"))
 
 

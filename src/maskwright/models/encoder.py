@@ -97,7 +97,12 @@ class PackedEncoder(nn.Module, ABC):
 
     @property
     def mlm_head_bias(self) -> bool:
-        """Whether this family's prediction head has biases in its transform and norm."""
+        """Whether the first product of this family's prediction head has a bias."""
+        return True
+
+    @property
+    def mlm_norm_bias(self) -> bool:
+        """Whether the norm of this family's prediction head has a bias."""
         return True
 
     @abstractmethod
@@ -181,8 +186,15 @@ def check_shape(config: Any, rates: tuple[str, ...], activation: str) -> None:
     for name in rates:
         if not 0.0 <= getattr(config, name) < 1.0:
             raise InputError(f"{name} is {getattr(config, name)}; it must lie in [0, 1)")
+    check_positive(config, ("initializer_range",))
     check_choice(activation, getattr(config, activation), ACTIVATIONS)
     check_choice("residual_init", config.residual_init, ("normal", "zero"))
+
+
+def check_positive(config: Any, names: tuple[str, ...]) -> None:
+    for name in names:
+        if not getattr(config, name) > 0:
+            raise InputError(f"{name} is {getattr(config, name)}; it must be positive")
 
 
 def check_choice(name: str, value: str, known: Any) -> None:

@@ -180,7 +180,7 @@ MODERNBERT_FAMILY = Family(
     head_modules={"mlm_dense": "head.dense", "mlm_norm": "head.norm", "mlm_output": "decoder"},
     output_bias="decoder.bias",
     own_settings=("residual_init",),
-    fixed_settings={"attention_bias": False, "mlp_bias": False, "decoder_bias": True},
+    fixed_settings={"attention_bias": False, "mlp_bias": False, "decoder_bias": True, "rope_scaling": None},
     unused_settings=(
         "initializer_cutoff_factor",
         "layer_norm_eps",

@@ -26,7 +26,6 @@ _HARMLESS_SETTINGS = frozenset(
         "bos_token_id",
         "chunk_size_feed_forward",
         "classifier_activation",
-        "classifier_bias",
         "classifier_dropout",
         "classifier_dropout_prob",
         "classifier_pooling",
@@ -203,8 +202,10 @@ def _flatten_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     flat = dict(config)
     for kind, name in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
         settings = rope.get(kind) if isinstance(rope, dict) else None
-        if isinstance(settings, dict) and "rope_theta" in settings:
-            flat[name] = settings["rope_theta"]
+        if isinstance(settings, dict):
+            if settings.get("rope_type", "default") != "default":
+                raise InputError(f"'rope_type' is {settings['rope_type']!r}; only 'default' is supported")
+            flat[name] = settings.get("rope_theta", flat.get(name))
     return flat
 
 
@@ -213,6 +214,10 @@ def _read_layer_types(config: Mapping[str, Any]) -> dict[str, int]:
     kinds = config.get("layer_types")
     if not isinstance(kinds, list):
         return {}
+    if len(kinds) != config.get("num_hidden_layers", len(kinds)):
+        raise InputError(
+            f"'layer_types' names {len(kinds)} layers, 'num_hidden_layers' is {config['num_hidden_layers']}"
+        )
     is_global = [kind == "full_attention" for kind in kinds]
     for distance in range(1, len(kinds) + 1):
         if is_global == [layer % distance == 0 for layer in range(len(kinds))]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.models.attention import Rotation, SelfAttention, build_attention_mask, limit_to_window
-from maskwright.models.encoder import PackedEncoder, build_shape, check_shape
+from maskwright.models.encoder import PackedEncoder, build_shape, check_positive, check_shape
 from maskwright.models.init import ResidualInit
 from maskwright.models.layers import build_activation
 
@@ -32,6 +32,8 @@ class ModernBertConfig:
     initializer_range: float = 0.02
     norm_eps: float = 1e-5
     norm_bias: bool = False
+    classifier_bias: bool = False
+    """Whether the first product of a prediction head has a bias."""
     embedding_dropout: float = 0.0
     attention_dropout: float = 0.0
     mlp_dropout: float = 0.0
@@ -45,6 +47,10 @@ class ModernBertConfig:
 
     def __post_init__(self) -> None:
         check_shape(self, ("embedding_dropout", "attention_dropout", "mlp_dropout"), activation="hidden_activation")
+        for name, least in (("global_attn_every_n_layers", 1), ("local_attention", 2)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        check_positive(self, ("norm_eps", "global_rope_theta", "local_rope_theta"))
         if self.hidden_size // self.num_attention_heads % 2:
             raise InputError(
                 f"hidden_size {self.hidden_size} / num_attention_heads {self.num_attention_heads} is odd;"
@@ -118,7 +124,11 @@ class ModernBERT(PackedEncoder):
 
     @property
     def mlm_head_bias(self) -> bool:
-        return self.config.norm_bias
+        return bool(self.config.classifier_bias)
+
+    @property
+    def mlm_norm_bias(self) -> bool:
+        return bool(self.config.norm_bias)
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.word

@@ -39,6 +39,8 @@ _SET_ELSEWHERE = (
 """Settings of loading and running, which are ours to choose; none changes what a model computes."""
 _LARGEST_EXCESS = 3
 """An encoder without a head, or with two tables of the vocabulary, stays well below it."""
+_FEW_LAYERS = 100
+"""Layers that share their weights may be more than these."""
 _PROBE_LENGTH = 8
 _MAX_NAMED = 5
 
@@ -134,6 +136,9 @@ def _find_deberta_head(config: Mapping[str, Any], names: Iterable[str]) -> dict[
 
 def _check_size(model_class: Any, settings: Any, weights: Mapping[str, Tensor], folder: Path) -> None:
     """Compare the number of weights with what the configuration asks for, before memory is taken for it."""
+    num_layers = getattr(settings, "num_hidden_layers", 0)
+    if isinstance(num_layers, int) and num_layers > max(len(weights), _FEW_LAYERS):
+        raise InputError(f"{folder / CONFIG_FILE} has {num_layers:,} layers, the files {len(weights):,} weights")
     try:
         with torch.device("meta"):
             outline = model_class(settings)

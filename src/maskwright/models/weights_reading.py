@@ -82,7 +82,7 @@ def _read_headers(folder: Path) -> dict[Path, dict[str, TensorInfo]]:
         return _read_shard_headers(folder)
     if folder.is_dir() and (foreign := find_foreign_weights(folder)):
         raise refuse_foreign_weights(foreign)
-    raise _incomplete(folder, WEIGHTS_FILE)
+    raise InputError(f"{_incomplete(folder, WEIGHTS_FILE)}; weights in other formats are neither read nor downloaded")
 
 
 def _read_shard_headers(folder: Path) -> dict[Path, dict[str, TensorInfo]]:

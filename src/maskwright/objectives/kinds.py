@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from maskwright.errors import InputError
 from maskwright.models.pretrained import read_own_settings
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.hybrid_lm import HybridLanguageModel
@@ -30,11 +31,13 @@ def describe_objective(model: MaskedLanguageModel) -> dict[str, Any]:
 def find_objective(config: Mapping[str, Any]) -> Build:
     """The kind that a config.json describes; without our word on it, a decoder is causal."""
     described = read_own_settings(config, "objective")
-    match described.get("mode", "clm" if config.get("is_decoder") else "mlm"):
+    share, mode = described.get("causal_share"), described.get("mode", "clm" if config.get("is_decoder") else "mlm")
+    if not isinstance(mode, str) or not (share is None or type(share) in (int, float)):
+        raise InputError(f"'objective' of config.json is {described!r}, which is no objective of a model")
+    match mode:
         case "clm":
             return CausalLanguageModel
         case "hybrid":
-            share = described.get("causal_share")
             return partial(
                 HybridLanguageModel,
                 causal_share=0.0 if share is None else float(share),

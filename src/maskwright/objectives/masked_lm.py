@@ -100,11 +100,10 @@ class MaskedLanguageModel(Objective):
     def _build_head(self, dropout: float, norm_eps: float, is_tied: bool) -> None:
         encoder, hidden_size = self.encoder, find_hidden_size(self.encoder)
         head_size = encoder.embedding_size if isinstance(encoder, PackedEncoder) else hidden_size
-        head_bias = getattr(encoder, "mlm_head_bias", True)
-        self.mlm_dense = nn.Linear(hidden_size, head_size, bias=head_bias)
+        self.mlm_dense = nn.Linear(hidden_size, head_size, bias=getattr(encoder, "mlm_head_bias", True))
         self.mlm_activation = build_activation(self.mlm_head_activation)
         self.mlm_dropout = nn.Dropout(dropout)
-        self.mlm_norm = nn.LayerNorm(head_size, eps=norm_eps, bias=head_bias)
+        self.mlm_norm = nn.LayerNorm(head_size, eps=norm_eps, bias=getattr(encoder, "mlm_norm_bias", True))
         self.mlm_output = nn.Linear(head_size, self.vocab_size)
         for part in (self.mlm_dense, self.mlm_norm, self.mlm_output):
             init_weights(part, self.initializer_range)

@@ -38,8 +38,8 @@ from maskwright.text.tokenizer import as_tokenizer, has_tokenizer, load_tokenize
 
 CUSTOM_TYPE = "maskwright_custom"
 _OUTPUT_WEIGHT = "mlm_output.weight"
-_BUFFERS = "embeddings"
-"""Old files hold the numbers of positions, which are no weights."""
+_BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
+"""In old files; they are no weights."""
 _NOT_SETTINGS = ("encoder", "mlm_head", "tie_word_embeddings")
 """Arguments of the constructor that are made of weights."""
 
@@ -87,7 +87,9 @@ def load_masked_lm(
         _check_has_head(find_family(config, folder), weights, folder, may_lack_head)
         native = build_encoder(config, folder, weights)
         settings = {**_guess_settings(folder, config, native), **settings}
-        is_tied = config.get("tie_word_embeddings", True) is not False
+        is_tied = config.get("tie_word_embeddings", True)
+        if not isinstance(is_tied, bool):
+            raise InputError(f"{folder / CONFIG_FILE}: 'tie_word_embeddings' is {is_tied!r}; expected true or false")
         model = build(native, tie_word_embeddings=is_tied, **settings)
     elif encoder is not None:
         model = build(encoder, tie_word_embeddings=_OUTPUT_WEIGHT not in weights, **settings)
@@ -111,7 +113,7 @@ def _fill(model: MaskedLanguageModel, weights: State, folder: Path, used_elsewhe
         return
     if isinstance(model.encoder, PackedEncoder):
         state = _from_theirs(model, model.encoder, weights)
-        warn_of_unused(_find_unused(model.encoder, weights, used_elsewhere), folder)
+        warn_of_unused(_find_unused(model, model.encoder, weights, used_elsewhere), folder)
     else:
         state = {ours: weights[stored] for ours, stored in _custom_names(model).items() if stored in weights}
     if model.is_tied:  # the embedding's own tensor, filled under the embedding's name
@@ -133,18 +135,25 @@ def _from_theirs(model: MaskedLanguageModel, encoder: PackedEncoder, weights: St
     names = _head_names(model, family)
     if not _has_head(family, given):
         return state | {name: tensor for name, tensor in model.state_dict().items() if name in names}
-    if family.output_bias not in given:  # some files have it under the output's name alone
+    # An untied output computes with the bias of its own name; some files of tied ones have it there alone.
+    if not model.is_tied or family.output_bias not in given:
         names["mlm_output.bias"] = _decoder_bias(family)
+    if names["mlm_output.bias"] not in given:
+        names["mlm_output.bias"] = family.output_bias
     return state | {ours: given[name] for ours, name in names.items() if name in given}
 
 
-def _find_unused(encoder: PackedEncoder, weights: State, used_elsewhere: Iterable[str]) -> set[str]:
-    """Modules whose weights have no place in a masked language model."""
+def _find_unused(
+    model: MaskedLanguageModel, encoder: PackedEncoder, weights: State, used_elsewhere: Iterable[str]
+) -> set[str]:
+    """Modules, or single weights of those that are used, without a place in a masked language model."""
     family = family_of(encoder)
-    used = {theirs.rpartition(".")[0] for name in encoder.state_dict() for theirs in family.their_names(name)}
-    used |= {*family.head_modules.values(), family.output_bias.rpartition(".")[0], _BUFFERS}
-    used |= {name.removeprefix(f"{family.prefix}.") for name in used_elsewhere}
-    return {name.rpartition(".")[0] for name in family.normalise(weights)} - used
+    used = {theirs for name in encoder.state_dict() for theirs in family.their_names(name)}
+    used |= {*_head_names(model, family).values(), f"{family.head_modules['mlm_output']}.weight", _decoder_bias(family)}
+    elsewhere = {name.removeprefix(f"{family.prefix}.") for name in used_elsewhere}
+    modules = {name.rpartition(".")[0] for name in used}
+    unused = {name: name.rpartition(".")[0] for name in set(family.normalise(weights)) - used - _BUFFERS}
+    return {name if module in modules else module for name, module in unused.items() if module not in elsewhere}
 
 
 def _describe(model: MaskedLanguageModel, encoder: PackedEncoder) -> dict[str, Any]:
@@ -153,7 +162,7 @@ def _describe(model: MaskedLanguageModel, encoder: PackedEncoder) -> dict[str, A
     head: dict[str, Any] = {"tie_word_embeddings": model.is_tied}
     is_expressible = model.vocab_size == encoder.vocab_size and model.mlm_norm.eps == encoder.norm_eps
     if family is MODERNBERT_FAMILY:
-        head |= {"classifier_bias": encoder.mlm_head_bias, "classifier_activation": model.mlm_head_activation}
+        head |= {"classifier_activation": model.mlm_head_activation}
     else:
         is_expressible &= model.mlm_head_activation == family.head_activation_of(encoder)
     if model.mode == "clm" and family is BERT_FAMILY:
@@ -261,8 +270,14 @@ def _read_settings(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     defaults = {name: one for name, one in parameters.items() if name not in _NOT_SETTINGS}
     settings = {name: value for name, value in read_own_settings(config, "masked_lm").items() if name in defaults}
     for name, value in settings.items():
-        default = defaults[name].default
-        expected = (int, float) if isinstance(default, int | float) or name == "vocab_size" else (str, list)
-        if not isinstance(value, expected) or isinstance(value, bool):
+        if not _is_setting(name, value, defaults[name].default):
             raise InputError(f"{folder / CONFIG_FILE}: '{name}' is {value!r}, which is no setting of a model")
     return settings
+
+
+def _is_setting(name: str, value: Any, default: Any) -> bool:
+    if name == "special_token_ids":
+        return isinstance(value, list) and all(type(item) is int for item in value)
+    if name == "vocab_size" or type(default) is int:
+        return type(value) is int
+    return type(value) in ((int, float) if isinstance(default, float) else (str,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,18 +18,23 @@ from maskwright.models.weights_reading import read_config
 from maskwright.objectives.saving import lacks_head
 from maskwright.presets import PRESETS
 from maskwright.runs.export import ExportOptions, export_model
-from maskwright.runs.folder import RunFolder, find_run
+from maskwright.runs.folder import RunFolder, check_same_config, refuse_finished
+from maskwright.runs.forgetting import MEASURED_SHARE
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.runs.pretrain import FinishedRun, pretrain
 from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import BUILTIN_CORPUS, build_sources
-from maskwright.storage import whole_folder
+from maskwright.storage import read_json, whole_folder, write_text
 from maskwright.text.sources import read_sources
 from maskwright.text.vocabulary_advice import advise_vocabulary
 
 _PRESET = "domain_adaptation"
 _EVALUATE_EVERY_STEPS = 100
-_HEAD_TRAINING: dict[str, Any] = {
+_MIN_COUNT = 20
+_HEAD_BATCHES = 20
+_NUM_SHOWN = 5
+_RECORD_FILE = "domain_tokens.json"
+_HEAD_TRAINING: dict[str, dict[str, Any]] = {
     "optimizer": {"learning_rate": 1e-3, "weight_decay": 0.0},
     "masking": {"ratio": 0.15, "random_token_ratio": 0.1, "unchanged_ratio": 0.1},
     "forgetting": {"general": None},
@@ -61,7 +67,8 @@ class Adapted:
 def adapt(model: str, options: AdaptOptions, console: Console, say: Say) -> Adapted:
     """Each part that is finished already is kept: the same command goes on where it stopped."""
     config = _build_config(model, options)
-    find_run(config, options.overwrite)  # refuse a finished run before any work is done
+    if not options.overwrite:
+        refuse_finished(RunFolder(Path(config.run.out) / config.run.name))  # before any work is done
     if options.new_tokens:
         config = _with_new_tokens(config, model, options, say)
     if lacks_head(resolve_folder(model)):
@@ -72,17 +79,26 @@ def adapt(model: str, options: AdaptOptions, console: Console, say: Say) -> Adap
 
 def _build_config(model: str, options: AdaptOptions) -> Config:
     out = options.out or Path("runs") / f"{_NAME.sub('-', Path(model).name)}-adapted"
-    values = {
+    texts, general = build_sources(list(options.texts)), build_sources(list(options.general))
+    values: dict[str, Any] = {
         "preset": _PRESET,
         "run": {"name": out.name, "out": str(out.parent)},
         "model": {"from": model, "mlm_head_dropout": _choose_head_dropout(model)},
-        "data": {"train": build_sources(list(options.texts))},
-        "forgetting": {"general": build_sources(list(options.general)), "max_increase": options.max_forgetting},
+        "data": {"train": texts},
+        "forgetting": {"general": general, "max_increase": options.max_forgetting},
         "training": {"evaluate_every_steps": _EVALUATE_EVERY_STEPS},
     }
     config = build_config(values, options.settings)
-    if config.model.from_ != model:
-        raise InputError(f"model.from={config.model.from_} is not {model}, which is to be adapted; give one of the two")
+    for option, given, expected in (
+        ("--out", (config.run.name, config.run.out), (out.name, str(out.parent))),
+        ("the first word", config.model.from_, model),
+        ("--text", config.data.train, texts),
+        ("--general", config.forgetting.general, general),
+        ("--max-forgetting", config.forgetting.max_increase, options.max_forgetting),
+        ("the command, which needs the last figures,", config.training.final_evaluation, True),
+    ):
+        if given != expected:
+            raise InputError(f"a setting says {given!r} where {option} says {expected!r}; give one of the two")
     return config
 
 
@@ -106,41 +122,61 @@ def _change(config: Config, changes: dict[str, Any]) -> Config:
 def _with_new_tokens(config: Config, model: str, options: AdaptOptions, say: Say) -> Config:
     """Words chosen from the texts that the run does not hold out, in a tokenizer beside the run."""
     folder = Path(config.run.out) / f"{config.run.name}-tokenizer"
-    if not folder.is_dir():
-        share = config.data.validation_share
-        advice = advise_vocabulary(
-            lambda: read_sources(list(options.texts)),
-            lambda text: is_held_out(text, share),
-            open_tokenizer(model),
-            options.new_tokens,
-            min_count=20,
-        )
-        if not advice.tokens:
-            raise InputError("--new-tokens: no word of the texts is frequent and badly cut; leave it out")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with whole_folder(folder) as temporary:
-            advice.extended.save(temporary)
-        say(
-            f"{len(advice.tokens):,} words join the vocabulary ({', '.join(t.word for t in advice.tokens[:5])}, ...);"
-            f" held-out text has {advice.saved_share:.1%} fewer tokens with them"
-        )
+    made_from = {"model": model, "texts": list(options.texts), "most": options.new_tokens}
+    if folder.is_dir() and not options.overwrite:
+        found = read_json(folder / _RECORD_FILE) if (folder / _RECORD_FILE).is_file() else None
+        if found != made_from:
+            raise InputError(f"{folder} was made from {found}, not {made_from}; choose another --out, or --overwrite")
+        return _change(config, {"tokenizer": {"path": str(folder)}})
+    share = config.data.validation_share
+    advice = advise_vocabulary(
+        lambda: read_sources(list(options.texts)),
+        lambda text: is_held_out(text, share),
+        open_tokenizer(model),
+        options.new_tokens,
+        _MIN_COUNT,
+    )
+    if not advice.tokens:
+        raise InputError("--new-tokens: no word of the texts is frequent and badly cut; leave it out")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(folder) as temporary:
+        advice.extended.save(temporary)
+        write_text(temporary / _RECORD_FILE, json.dumps(made_from, indent=2) + "\n")
+    shown = ", ".join(token.word for token in advice.tokens[:_NUM_SHOWN])
+    say(
+        f"{len(advice.tokens):,} words join the vocabulary ({shown}, ...);"
+        f" held-out text has {advice.saved_share:.1%} fewer tokens with them"
+    )
     return _change(config, {"tokenizer": {"path": str(folder)}})
 
 
 def _with_trained_head(config: Config, options: AdaptOptions, console: Console, say: Say) -> Config:
-    """A run of its own, with the encoder frozen: gradients of a head that knows nothing would harm it."""
+    """A run of its own, with the encoder frozen: gradients of a head that knows nothing would harm it.
+
+    It learns from the half of the texts that is not measured later.
+    """
     name = f"{config.run.name}-head"
-    texts = [*build_sources(list(options.texts)), *build_sources(list(options.general))]
     changes = {
         **_HEAD_TRAINING,
         "run": {"name": name},
         "model": {"freeze_encoder": True},
-        "data": {"train": texts},
-        "training": {"max_steps": options.head_steps, "epochs": options.head_steps},
+        "data": {
+            "train": [*build_sources(list(options.texts)), *build_sources(list(options.general))],
+            "validation_share": MEASURED_SHARE,
+        },
+        "training": {
+            "max_steps": options.head_steps,
+            "epochs": options.head_steps,
+            "evaluate_every_steps": None,
+            "evaluate_max_batches": _HEAD_BATCHES,
+            "final_evaluation": False,
+        },
     }
     head_config = _change(config, changes)
     run = RunFolder(Path(config.run.out) / name)
-    if options.overwrite or not run.is_finished:
+    if run.is_finished and not options.overwrite:
+        check_same_config(run, head_config)
+    else:
         say(f"the encoder came without a prediction head: {options.head_steps} steps train one, the encoder unchanged")
         pretrain(head_config, options.overwrite, console)
     return _change(config, {"model": {"from": str(run.path)}, "tokenizer": {"path": None}})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright import __version__
-from maskwright.config import load_config
+from maskwright.config import Config, load_config
 from maskwright.errors import InputError
 from maskwright.export.card import CARD_FILE, TRAINING_CONFIG_FILE, CardOptions, Origin, build_card
 from maskwright.export.huggingface import export_huggingface
@@ -73,7 +73,7 @@ def export_model(name: str, options: ExportOptions, say: Say) -> Path:
     source = _find_source(resolve_folder(name))
     folder = options.out or _choose_folder(name, source, options.target)
     _check_replaceable(folder, options.overwrite)
-    model, tokenizer = load_model(name)
+    model, tokenizer = load_model(name, needs_head=options.target != SENTENCE_TRANSFORMERS)
     texts = _read_texts(options.texts)
     if read_own_settings(read_config(source.folder), "sentence_pairs"):
         say("the head for pairs of sentences stays behind; the encoder and the head for masked tokens are exported")
@@ -161,7 +161,17 @@ def _read_origin(source: _Source) -> Origin:
     config = load_config(run.config_file)
     if source.checkpoint is not None:
         return Origin(config, _read_progress(run, source.checkpoint.removeprefix("step-")))
-    return Origin(config, read_json(run.final_file) if run.is_finished else {})
+    return Origin(config, read_json(run.final_file) if run.is_finished else {}, _find_beginning(config))
+
+
+def _find_beginning(config: Config) -> str | None:
+    """The model that was continued; a run that only gave it a head is looked through."""
+    name = config.model.from_
+    before = None if name is None else RunFolder(Path(name))
+    if before is None or not before.is_run:
+        return name
+    earlier = load_config(before.config_file)
+    return earlier.model.from_ if earlier.model.freeze_encoder else name
 
 
 def _read_progress(run: RunFolder, step: str) -> dict[str, Any]:

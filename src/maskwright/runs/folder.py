@@ -153,12 +153,16 @@ def find_run(config: Config, overwrite: bool = False) -> RunFolder:
         raise InputError(f"{run.path} exists and is not a run; choose another run.name or run.out")
     if overwrite:
         return run
+    refuse_finished(run)
+    check_same_config(run, config)
+    return run
+
+
+def refuse_finished(run: RunFolder) -> None:
     if run.is_finished:
         raise InputError(
             f"{run.path} holds a finished run; choose another run.name, or add --overwrite to replace that run"
         )
-    _check_same_config(run, config)
-    return run
 
 
 def _check_writable(path: Path) -> None:
@@ -173,15 +177,16 @@ def _unwritable(path: Path, reason: str | None) -> InputError:
     return InputError(f"cannot write to {path}: {reason}; choose another run.out")
 
 
-def _check_same_config(run: RunFolder, config: Config) -> None:
-    """An unfinished run goes on only under the settings it was started with, those that change no result aside."""
+def check_same_config(run: RunFolder, config: Config) -> None:
+    """A run goes on, or counts as done, only under the settings it was started with; some change no result."""
     started = flatten(load_config(run.config_file).model_dump(by_alias=True))
     asked = flatten(config.model_dump(by_alias=True))
     changed = [key for key in asked if key not in _FREE_TO_CHANGE and asked[key] != started[key]]
     if changed:
         key = changed[0]
         raise InputError(
-            f"{run.path} is an unfinished run with {key}={started[key]}, this command has {key}={asked[key]};"
+            f"{run.path} is {'a finished' if run.is_finished else 'an unfinished'} run with {key}={started[key]}, this"
+            f" command has {key}={asked[key]};"
             " repeat its settings to resume it, choose another run.name, or add --overwrite"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from maskwright.training.callbacks import Callback, Metrics
 from maskwright.training.evaluate import Evaluation, evaluate
 from maskwright.training.world import World
 
+MEASURED_SHARE = 0.5
+"""Of the general texts, those with the lowest hashes are measured; the others may be learnt from."""
 _WITHIN_FOLDER = "within"
 _ROWS_PER_BATCH = 16
 
@@ -43,7 +46,7 @@ def load_general_text(config: Config, tokenizer: Tokenizer, warn: Say) -> Packed
     sources = build_sources(config.forgetting.general)
     texts = sort_by_hash([text for source in sources for text in list_texts(read_texts(source, warn))])
     chosen, num_tokens = [], 0
-    for text in texts:
+    for text in texts[: math.ceil(len(texts) * MEASURED_SHARE)]:
         if num_tokens >= config.forgetting.max_tokens:
             break
         chosen.append(text)

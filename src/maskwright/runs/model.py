@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 
 from maskwright.config import Config
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.masking.strategies import build_masker
 from maskwright.models.bert import BERT
 from maskwright.models.encoder import PackedEncoder
@@ -33,6 +34,7 @@ _MODERNBERT_NAMES = {
     "hidden_dropout_prob": ("embedding_dropout", "mlp_dropout"),
     "attention_probs_dropout_prob": ("attention_dropout",),
     "layer_norm_eps": ("norm_eps",),
+    "norm_bias": ("norm_bias", "classifier_bias"),
 }
 
 
@@ -140,15 +142,21 @@ def _continue_replaced_tokens(config: Config, source: str) -> ReplacedTokenDetec
     return model
 
 
-def load_model(name: str) -> tuple[MaskedLanguageModel, Tokenizer]:
-    """A run, a checkpoint, a model folder or a hub id, with its tokenizer."""
+def load_model(name: str, needs_head: bool = True) -> tuple[MaskedLanguageModel, Tokenizer]:
+    """A run, a checkpoint, a model folder or a hub id, with its tokenizer.
+
+    Without `needs_head` an encoder alone is fine: its prediction head is arbitrary.
+    """
     folder = resolve_folder(name)
     if (folder / OTHERS_FILE).is_file():
         raise InputError(
             f"{name} was trained with training.mode=rtd: it finds replaced tokens and predicts none; continue it with"
             " training.mode=rtd, or load it as maskwright.TokenDetector, which writes ELECTRA's layout"
         )
-    model, tokenizer = MaskedLanguageModel.from_pretrained(folder), load_tokenizer(folder)
+    with warnings.catch_warnings():
+        if not needs_head:
+            warnings.filterwarnings("ignore", "(?s).*without a prediction head", InputWarning)
+        model, tokenizer = load_masked_lm(folder, may_lack_head=not needs_head), load_tokenizer(folder)
     check_vocabulary(model, tokenizer)
     return model, tokenizer
 
