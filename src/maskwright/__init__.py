@@ -51,6 +51,7 @@ _HOMES = {
     "create_mlm_training_model": "maskwright.runs.quick",
     "fill_mask": "maskwright.inference.fill_mask",
     "generate": "maskwright.inference.generate",
+    "judge_pairs": "maskwright.evaluation.minimal_pairs",
     "learning_rate_schedule_builder": "maskwright.training.builders",
     "load_config": "maskwright.config",
     "load_tokenizer": "maskwright.text.tokenizer",
@@ -59,6 +60,8 @@ _HOMES = {
     "predict_masked": "maskwright.inference.fill_mask",
     "preprocess_wiki_dump": "maskwright.text.wiki.preprocess",
     "pretrain": "maskwright.runs.pretrain",
+    "rank_answers": "maskwright.evaluation.cloze",
+    "score_texts": "maskwright.evaluation.likelihood",
     "train_tokenizer": "maskwright.text.training",
     "visualize_mlm_predictions": "maskwright.inference.visualize",
 }

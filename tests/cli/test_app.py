@@ -30,7 +30,7 @@ SURFACE = {
     },
     "doctor": {"settings", "--json"},
     "fill": {"model", "text", "--top-k", "--json"},
-    "eval": {"model", "suite", "sources", "--max-length", "--json"},
+    "eval": {"model", "suite", "sources", "--against", "--word-l2r", "--max-length", "--json"},
     "generate": {"model", "text", "--max-new-tokens", "--temperature", "--top-k", "--seed"},
     "export": {"model", "--to", "--out", "--int8", "--text", "--language", "--license", "--overwrite"},
     "tokenizer": set(),
