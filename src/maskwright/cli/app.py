@@ -16,6 +16,7 @@ from maskwright.cli.doctor import doctor
 from maskwright.cli.evaluate import evaluate
 from maskwright.cli.export import export
 from maskwright.cli.fill import fill
+from maskwright.cli.finetune import finetune
 from maskwright.cli.generate import generate
 from maskwright.cli.models import models_app
 from maskwright.cli.prepare import prepare_app
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 app.command()(train)
 app.command()(adapt)
+app.command()(finetune)
 app.command()(doctor)
 app.command()(fill)
 app.command("eval")(evaluate)

@@ -25,6 +25,8 @@ _PANELS = (
             "val_clm_accuracy": "held-out",
             "accuracy": "training",
             "val_accuracy": "held-out",
+            "pearson": "training",
+            "val_pearson": "held-out",
         },
     ),
     ("Learning rate", {"lr": "learning rate"}),

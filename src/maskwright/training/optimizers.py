@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -90,9 +90,11 @@ class OptimizerSet:
 def build_optimizers(model: nn.Module, config: OptimizerConfig) -> OptimizerSet:
     """The configured optimizer; Muon takes the matrices inside the model, and AdamW the rest.
 
-    Matrices alone have weight decay: norms, biases and embeddings have none.
+    Matrices alone have weight decay: norms, biases and embeddings have none. A model whose weights learn at different
+    rates says so: `compute_rate_factors()` gives what the rate of a parameter is multiplied by.
     """
     matrices = find_matrices(model)
+    factors = _find_rate_factors(model)
     in_matrices = dict.fromkeys(param for params in matrices.values() for param in params)
     others = [param for param in model.parameters() if param.requires_grad and param not in in_matrices]
     groups: list[dict[str, Any]] = [{"params": others, "weight_decay": 0.0}]
@@ -101,16 +103,36 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> OptimizerSet:
     groups = [group for group in groups if group["params"]]
     optimizers: list[AnyOptimizer] = []
     if config.type == "muon" and matrices:
-        optimizers.append(_build_muon(matrices, config))
+        optimizers.append(_build_muon(matrices, config, factors))
     if groups:
+        groups = _split_by_rate(groups, config.learning_rate, factors)
         optimizers.append(_build_for_groups(groups, config))
     if not optimizers:
         raise InputError("the model has no parameter to train; leave requires_grad on where it should learn")
     return OptimizerSet(optimizers, model)
 
 
-def _build_muon(matrices: dict[int, list[Tensor]], config: OptimizerConfig) -> Muon:
+def _find_rate_factors(model: nn.Module) -> Mapping[Tensor, float]:
+    compute: Any = getattr(model, "compute_rate_factors", None)
+    return compute() if callable(compute) else {}
+
+
+def _split_by_rate(
+    groups: Sequence[dict[str, Any]], peak: float, factors: Mapping[Tensor, float]
+) -> list[dict[str, Any]]:
+    """Groups of parameters that share a learning rate; a parameter without a factor has the peak itself."""
+    split = []
+    for group in groups:
+        by_factor: dict[float, list[Tensor]] = defaultdict(list)
+        for param in group["params"]:
+            by_factor[factors.get(param, 1.0)].append(param)
+        split += [{**group, "params": params, "lr": peak * factor} for factor, params in by_factor.items()]
+    return split
+
+
+def _build_muon(matrices: dict[int, list[Tensor]], config: OptimizerConfig, factors: Mapping[Tensor, float]) -> Muon:
     groups = [{"params": params, "num_stacked": num_stacked} for num_stacked, params in matrices.items()]
+    groups = _split_by_rate(groups, config.muon_learning_rate, factors)
     given = _keep_given(momentum=config.momentum)
     return Muon(groups, lr=config.muon_learning_rate, weight_decay=config.weight_decay, **given)
 

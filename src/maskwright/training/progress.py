@@ -63,12 +63,10 @@ class ProgressDisplay(Callback):
 
 def _format_status(metrics: Metrics) -> str:
     progress = metrics["progress"]
-    accuracy = next(value for name, value in metrics.items() if name.endswith("accuracy"))
+    accuracy = next((value for name, value in metrics.items() if name.endswith("accuracy")), None)
+    shown = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
     left_s = metrics["elapsed_s"] * (1.0 - progress) / progress if progress else 0.0
-    return (
-        f"loss {metrics['loss']:.3f}  accuracy {accuracy:.1%}"
-        f"  {metrics['tokens_per_s']:,.0f} tokens/s  {format_duration(left_s)} left"
-    )
+    return f"loss {metrics['loss']:.3f}{shown}  {metrics['tokens_per_s']:,.0f} tokens/s  {format_duration(left_s)} left"
 
 
 def format_duration(seconds: float) -> str:

@@ -1,0 +1,90 @@
+"""`maskwright finetune`"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from maskwright.runs.finetune import FinishedTask
+
+_NAME = re.compile(r"[^\w.-]+")
+_Settings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE ...]", help="Settings of a run, such as training.device=cpu."),
+]
+_NOT_OF_THE_TASK = ("settings", "out", "seeds", "overwrite")
+
+
+def finetune(
+    context: typer.Context,
+    task: Annotated[str, typer.Argument(help="classification, multi-label, pairs or regression.")],
+    model: Annotated[str, typer.Option(help="The encoder: a model folder, a run or a hub id.")],
+    train: Annotated[str, typer.Option(help="Labelled examples: .csv, .tsv or .jsonl.")],
+    validation: Annotated[str, typer.Option(help="Held-out labelled examples.")],
+    settings: _Settings = None,
+    out: Annotated[Path | None, typer.Option(help="The run to write; unset: runs/MODEL-TASK.")] = None,
+    text_column: Annotated[str | None, typer.Option(help="The column with the text; unset: guessed.")] = None,
+    second_column: Annotated[str | None, typer.Option(help="The column with a pair's second text.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="The column with the label; unset: guessed.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the examples; unset: 3.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate; unset: 5e-05.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples of a step; unset: 32.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Longest example in tokens; unset: the model's.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Train so many times, and tell mean and spread.")] = 1,
+    freeze_layers: Annotated[int | None, typer.Option(help="Keep embeddings and so many layers as they are.")] = None,
+    layer_decay: Annotated[float | None, typer.Option(help="A layer's learning rate against the next one's.")] = None,
+    class_weights: Annotated[str | None, typer.Option(help="balanced, or a number for each class: 1,2.5.")] = None,
+    label_smoothing: Annotated[float | None, typer.Option(help="Share of the label that all classes get.")] = None,
+    metric: Annotated[str | None, typer.Option(help="What --patience and tables go by, such as matthews.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better metric.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
+) -> None:
+    """Fine-tune an encoder on labelled texts or pairs of texts.
+
+    Columns are found by their usual names, and GLUE's files are read as published. The same command on an unfinished
+    run resumes it. The result in OUT/model is read by transformers as well.
+
+    Examples:
+
+        maskwright finetune classification --model bert-base-uncased --train train.tsv --validation dev.tsv
+
+        maskwright finetune regression --model runs/mine --train sts-train.csv --validation sts-dev.csv --seeds 5
+    """
+    from rich.console import Console
+
+    from maskwright.tasks.config import build_task_config
+
+    given = {name: value for name, value in context.params.items() if value is not None}
+    config = build_task_config({name: value for name, value in given.items() if name not in _NOT_OF_THE_TASK})
+    # Only now, so that a mistake in the options is answered without waiting for torch.
+    from maskwright.runs.finetune import finetune as run_task
+
+    console = Console()
+    folder = out or Path("runs") / f"{_NAME.sub('-', Path(model).resolve().name)}-{task}"
+    finished = run_task(config, folder, num_seeds=seeds, settings=settings or (), overwrite=overwrite, console=console)
+    _print_scores(finished, console)
+
+
+def _print_scores(finished: FinishedTask, console: Console) -> None:
+    from rich.table import Table
+
+    from maskwright.runs.finetune_report import format_score, list_scores
+    from maskwright.runs.finetune_seeds import summarise
+
+    names = list(list_scores(finished.figures[0]))
+    table = Table("held-out examples", *names, box=None)
+    for run, figures in zip(finished.runs, finished.figures, strict=True):
+        table.add_row(run.path.name, *(format_score(figures[name]) for name in names))
+    if len(finished.runs) > 1:
+        summary = summarise(finished.figures)
+        for label in ("mean", "deviation"):
+            table.add_row(label, *(format_score(summary[name][label]) for name in names))
+    console.print(table)
+    for run in finished.runs:
+        console.print(f"{run.model}  the model; {run.report_file} has its curves", highlight=False, soft_wrap=True)

@@ -1,0 +1,235 @@
+"""A whole fine-tuning run: from labelled files to a trained, evaluated and saved model, for one seed or several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from maskwright.config import Config, load_config
+from maskwright.errors import InputError
+from maskwright.runs.finetune_inputs import TaskInputs, load_task_inputs
+from maskwright.runs.finetune_progress import TaskProgress
+from maskwright.runs.finetune_report import write_task_report
+from maskwright.runs.finetune_seeds import check_seeds_folder, list_seed_folders, write_summary
+from maskwright.runs.finetune_settings import build_run_config
+from maskwright.runs.folder import RunFolder, find_run
+from maskwright.runs.pretrain import build_callbacks
+from maskwright.storage import read_json
+from maskwright.tasks.config import TaskConfig, load_task_config
+from maskwright.tasks.model import TaskModel
+from maskwright.tasks.predictions import predict_examples
+from maskwright.training.callbacks import Callback, EarlyStopping
+from maskwright.training.checkpoints import clear_leftovers, find_resumable
+from maskwright.training.device import choose_device
+from maskwright.training.progress import ProgressDisplay
+from maskwright.training.trackers import check_trackers
+from maskwright.training.trainer import Trainer
+from maskwright.training.world import World, join_world, leave_world
+
+TASK_FILE = "task.yaml"
+
+
+@dataclass(frozen=True)
+class FinishedTask:
+    folder: Path
+    metric: str
+    runs: list[RunFolder]
+    figures: list[dict[str, Any]]
+    """Those of every seed."""
+
+
+@dataclass(frozen=True)
+class _Session:
+    """What the runs of all seeds go by."""
+
+    inputs: TaskInputs
+    world: World
+    console: Console
+    overwrite: bool
+
+
+def finetune(
+    config: TaskConfig,
+    out: Path,
+    *,
+    num_seeds: int = 1,
+    settings: Sequence[str] = (),
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> FinishedTask:
+    """Train, or go on where the same call stopped; wrong input is found before anything is written.
+
+    One seed's run is `out` itself; several have a folder each in it, and seeds.json has their mean and spread.
+    """
+    if num_seeds < 1:
+        raise InputError(f"the number of seeds is {num_seeds}; it must be at least 1")
+    folders = list_seed_folders(out, num_seeds)
+    configs = [build_run_config(config, folder, seed, settings) for seed, folder in enumerate(folders)]
+    training = configs[0].training
+    check_trackers([*training.log_to, *(["tensorboard"] if training.tensorboard else [])])
+    device = choose_device(training.device)
+    world = join_world(device.type == "cuda", training.dead_process_seconds)
+    console = console or Console()
+    console.quiet |= not world.is_main
+    with world.naming_the_departed():
+        inputs = world.main_first(lambda: _prepare(config, out, folders, overwrite, console))
+        session = _Session(inputs, world, console, overwrite)
+        figures = [_run_seed(one, session) for one in configs]
+        if num_seeds > 1 and world.is_main:
+            write_summary(out, figures)
+        world.sum_facts([0.0])  # who left while another still writes would be taken for dead
+    leave_world()
+    return FinishedTask(out, inputs.metric, [RunFolder(folder) for folder in folders], figures)
+
+
+def _prepare(config: TaskConfig, out: Path, folders: Sequence[Path], overwrite: bool, console: Console) -> TaskInputs:
+    """All that can be refused before the first run begins."""
+    if len(folders) > 1:
+        check_seeds_folder(out)
+    if not overwrite:
+        if all(RunFolder(folder).is_finished for folder in folders):
+            raise InputError(f"{out} holds a finished run; choose another --out, or add --overwrite to replace it")
+        for folder in folders:
+            _check_same_task(folder, config)
+    return load_task_inputs(config, lambda text: say(console, text))
+
+
+def _check_same_task(folder: Path, config: TaskConfig) -> None:
+    """An unfinished run goes on only with the task it was started with."""
+    file = folder / TASK_FILE
+    if not file.is_file():
+        return
+    started, asked = load_task_config(file).model_dump(), config.model_dump()
+    for key, value in asked.items():
+        if started[key] != value:
+            raise InputError(
+                f"{folder} is a run with {key}={started[key]}, this command has {key}={value}; repeat its settings,"
+                " choose another --out, or add --overwrite"
+            )
+
+
+def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
+    """The figures of one seed: of a run that is finished already, or trained now."""
+    inputs, world, seed = session.inputs, session.world, config.run.seed
+    run = RunFolder(Path(config.run.out) / config.run.name)
+    if run.is_finished and not session.overwrite:
+        _check_alike(run, config, inputs)
+        return read_json(run.final_file)
+
+    def begin() -> TaskModel:
+        find_run(config, session.overwrite)
+        model = inputs.build_model(seed)
+        if world.is_main:
+            run.begin(config, inputs.tokenizer, inputs.fingerprint, session.overwrite)
+            inputs.config.save(run.path / TASK_FILE)
+            clear_leftovers(run.checkpoints)
+        return model
+
+    model = world.main_first(begin)
+    trainer = Trainer(model, config.optimizer, config.schedule, config.training, seed=seed)
+    _resume(trainer, run, session)
+    train = inputs.train.with_seed(seed).for_rank(world.rank, world.size)
+    validation = inputs.validation.for_rank(world.rank, world.size)
+    _introduce(trainer, run, session)
+    trainer.fit(train, validation, callbacks=_build_callbacks(config, run, session))
+    if world.is_main:
+        model.save_pretrained(run.model, inputs.tokenizer)
+    figures = _evaluate(model, trainer, session)
+    if world.is_main:
+        for note in write_task_report(run, inputs.config, figures):
+            say(session.console, f"note: {note}")
+        run.write_final(figures)
+    return figures
+
+
+def _check_alike(run: RunFolder, config: Config, inputs: TaskInputs) -> None:
+    """Seeds are compared with each other, so a finished one must have been trained in the same way."""
+    started = load_config(run.config_file)
+    if (started.optimizer, started.schedule) != (config.optimizer, config.schedule):
+        raise InputError(
+            f"{run.path} was trained with other optimizer or schedule settings; repeat them, or --overwrite"
+        )
+    if read_json(run.data_file)["fingerprint"] != inputs.fingerprint:
+        raise InputError(f"{run.path} was trained on other examples; give those, choose another --out, or --overwrite")
+
+
+def _resume(trainer: Trainer, run: RunFolder, session: _Session) -> None:
+    checkpoint, problems = find_resumable(run.checkpoints)
+    for problem in problems:
+        say(session.console, f"warning: {problem}; falling back to an earlier one")
+    step = 0.0 if checkpoint is None else float(checkpoint.name.removeprefix("step-"))
+    if session.world.sum_facts([step])[0] != step * session.world.size:
+        raise InputError(
+            f"the processes see different checkpoints in {run.checkpoints}; --out must be a folder that all machines"
+            " share"
+        )
+    if checkpoint is not None:
+        trainer.load_checkpoint(checkpoint)
+        say(session.console, f"resuming {run.path} from step {trainer.state.step}")
+
+
+def _build_callbacks(config: Config, run: RunFolder, session: _Session) -> list[Callback]:
+    """Those of every run, with the task's metric in the progress and in early stopping."""
+    inputs, others = session.inputs, []
+    if inputs.config.patience is not None:
+        others.append(
+            EarlyStopping(
+                f"val_{inputs.metric}",
+                inputs.config.patience,
+                mode="max",
+                restore_best_weights=True,
+                best_folder=run.checkpoints / "best",
+            )
+        )
+    callbacks = build_callbacks(config, run, inputs.tokenizer, session.world, session.console, others)
+    kept = [callback for callback in callbacks if not isinstance(callback, ProgressDisplay)]
+    return [TaskProgress(session.console, inputs.metric), *kept]
+
+
+def _introduce(trainer: Trainer, run: RunFolder, session: _Session) -> None:
+    inputs, precision = session.inputs, trainer.engine.precision
+    params = list(trainer.model.parameters())
+    num_trained = sum(param.numel() for param in params if param.requires_grad)
+    say(
+        session.console,
+        f"{run.path}  {inputs.config.task} with {inputs.config.model}"
+        f"  {sum(param.numel() for param in params) / 1e6:.1f}M parameters, {num_trained / 1e6:.1f}M trained"
+        f"  {trainer.engine.device}, {precision.name} ({precision.reason})",
+    )
+
+
+def _evaluate(model: TaskModel, trainer: Trainer, session: _Session) -> dict[str, Any]:
+    """The figures of final.json."""
+    inputs, state = session.inputs, trainer.state
+    loader = inputs.validation.for_rank(session.world.rank, session.world.size)
+    logits = predict_examples(model, loader, session.world, trainer.engine.device)
+    device = next(model.parameters()).device
+    sums = model.task.loss_sums(logits[None].to(device), loader.targets[None].to(device))
+    values = [*sums.losses.tolist(), *sums.counts.tolist(), *sums.figures.tolist()]
+    scores = {**model.task.compute_metrics(values), **model.task.score_predictions(logits, loader.targets)}
+    figures: dict[str, Any] = {
+        "task": inputs.config.task,
+        "metric": inputs.metric,
+        # JSON has no NaN, which the correlation with a constant is.
+        **{name: value if math.isfinite(value) else None for name, value in scores.items()},
+        "classes": model.task.score_classes(values),
+        "examples": loader.num_examples,
+        "train_examples": inputs.train.num_examples,
+        "train_loss": trainer.history.history["loss"][-1],
+        "epochs": len(trainer.history.history["loss"]),
+        "tokens": state.num_tokens,
+        "steps": state.step,
+        "seconds": state.elapsed_s,
+        "parameters": sum(param.numel() for param in model.parameters()),
+    }
+    return figures
+
+
+def say(console: Console, text: str) -> None:
+    """A line as it is: never wrapped, brackets never read as markup."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,138 @@
+"""From the settings of a task to what a model learns from: an encoder, its tokenizer, and loaders of examples."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from maskwright.errors import InputError
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.family import State
+from maskwright.models.pretrained import resolve_folder
+from maskwright.runs.inputs import open_tokenizer
+from maskwright.runs.texts import Say
+from maskwright.suggestions import suggest
+from maskwright.tasks.columns import ColumnNames
+from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.examples import ExampleFile
+from maskwright.tasks.features import Features
+from maskwright.tasks.kinds import TaskKind, find_kind
+from maskwright.tasks.loader import TaskLoader
+from maskwright.tasks.model import TaskModel
+from maskwright.tasks.saving import adopt_dense, load_pretrained
+from maskwright.tasks.task import Task
+from maskwright.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class TaskInputs:
+    """What all seeds of a run share."""
+
+    config: TaskConfig
+    kind: TaskKind
+    task: Task
+    tokenizer: Tokenizer
+    train: TaskLoader
+    validation: TaskLoader
+    fingerprint: str
+    """Changes with the examples and the tokenizer, so that a run is not resumed on others."""
+    encoder: PackedEncoder
+    encoder_config: dict[str, Any]
+    weights: State
+
+    @property
+    def metric(self) -> str:
+        return self.config.metric or self.task.default_metric
+
+    def build_model(self, seed: int) -> TaskModel:
+        """The encoder with a new head; the seed decides what is new."""
+        config, encoder = self.config, copy.deepcopy(self.encoder)
+        torch.manual_seed(seed)
+        task_head = self.kind.build_head(encoder, self.task.num_outputs, self.encoder_config)
+        adopt_dense(task_head, encoder, self.weights)
+        self.task.prepare_head(task_head.output, self.train.targets)
+        model = TaskModel(encoder, task_head, copy.deepcopy(self.task), config.layer_decay)
+        if config.freeze_layers is not None:
+            model.freeze_layers(config.freeze_layers)
+        model.compute_rate_factors()  # a decay that the encoder cannot have is said before the run begins
+        return model
+
+
+def load_task_inputs(config: TaskConfig, say: Say) -> TaskInputs:
+    """Read, check and tokenize everything; what was guessed and left out is said."""
+    kind = find_kind(config.task)
+    named = ColumnNames(config.text_column, config.second_column, config.label_column)
+    files = [kind.read(path, named) for path in (config.train, config.validation)]
+    _check_same_form(files)
+    task = kind.from_examples(files[0].examples, config)
+    _check_metric(task, config.metric)
+    for file in files:
+        task.encode_targets(file.examples)  # unknown labels are said before the model is read
+    encoder, encoder_config, weights = load_pretrained(resolve_folder(config.model))
+    tokenizer = open_tokenizer(config.model)
+    _check_vocabulary(tokenizer, encoder, config.model)
+    max_length = _choose_max_length(config, encoder)
+    features = [kind.featurize(file.examples, tokenizer, max_length) for file in files]
+    train, validation = (
+        TaskLoader(one, task.encode_targets(one.examples), tokenizer, batch_size=config.batch_size, shuffle=not number)
+        for number, one in enumerate(features)
+    )
+    for name, file, one in zip(("train", "held out"), files, features, strict=True):
+        say(f"{name}: {file.describe()}")
+        _say_losses(name, one, max_length, say)
+    say(f"labels: {task.describe_labels(train.targets)}")
+    fingerprint = _hash_examples(features, tokenizer)
+    return TaskInputs(config, kind, task, tokenizer, train, validation, fingerprint, encoder, encoder_config, weights)
+
+
+def _check_same_form(files: Sequence[ExampleFile]) -> None:
+    train, validation = files
+    if (train.columns.second is None) != (validation.columns.second is None):
+        pairs, single = (train, validation) if validation.columns.second is None else (validation, train)
+        raise InputError(
+            f"{pairs.path} holds pairs ({pairs.columns}), {single.path} single texts ({single.columns}); name the"
+            " columns with --text-column and --second-column"
+        )
+
+
+def _check_metric(task: Task, metric: str | None) -> None:
+    known = [name for name in task.compute_metrics([0.0] * (2 + task.num_figures)) if name != "loss"]
+    if metric is not None and metric not in known:
+        raise InputError(f"--metric is '{metric}', which this task does not have{suggest(metric, known)}")
+
+
+def _check_vocabulary(tokenizer: Tokenizer, encoder: PackedEncoder, model: str) -> None:
+    if tokenizer.vocab_size > encoder.vocab_size:
+        raise InputError(
+            f"the tokenizer of {model} has {tokenizer.vocab_size} tokens, its encoder {encoder.vocab_size}; the two do"
+            " not belong together"
+        )
+
+
+def _choose_max_length(config: TaskConfig, encoder: PackedEncoder) -> int:
+    if config.max_length is None:
+        return encoder.max_length
+    if config.max_length > encoder.max_length:
+        raise InputError(f"--max-length is {config.max_length}, {config.model} takes {encoder.max_length}; lower it")
+    return config.max_length
+
+
+def _say_losses(name: str, features: Features, max_length: int, say: Say) -> None:
+    if features.num_cut:
+        say(f"{name}: {features.num_cut:,} examples have more than {max_length} tokens and lose their end")
+    if features.num_empty:
+        say(f"{name}: {features.num_empty:,} examples have no token in a text and are left out")
+
+
+def _hash_examples(features: Sequence[Features], tokenizer: Tokenizer) -> str:
+    digest = hashlib.blake2b(tokenizer.backend.to_str().encode(), digest_size=16)
+    for one in features:
+        for example in one.examples:
+            for part in (example.text, example.second, example.label):
+                digest.update(repr(part).encode(errors="surrogatepass") + b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,133 @@
+"""One of several classes for each example. B rows, N documents of a row, C classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from maskwright.batch import IGNORED_LABEL
+from maskwright.objectives.loss import LossSums
+from maskwright.tasks.batch import find_asked
+from maskwright.tasks.class_weights import weigh_classes
+from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.examples import Example
+from maskwright.tasks.labels import (
+    collect_classes,
+    describe_shares,
+    find_class,
+    number_classes,
+    read_classes,
+    read_label,
+)
+from maskwright.tasks.scores import compute_f1, compute_macro_f1, compute_matthews
+from maskwright.tasks.task import Scores, Task
+
+PROBLEM_TYPE = "single_label_classification"
+
+
+class Classification(Task):
+    """Cross-entropy, weighted by class where weights are given; the mean is over examples, whatever their weight."""
+
+    default_metric = "accuracy"
+    class_weights: Tensor | None
+
+    def __init__(
+        self, classes: Sequence[str], class_weights: Sequence[float] | None = None, label_smoothing: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.classes = tuple(classes)
+        self.label_smoothing = label_smoothing
+        weights = None if class_weights is None else torch.tensor(class_weights)
+        self.register_buffer("class_weights", weights, persistent=False)
+
+    @classmethod
+    def from_examples(cls, examples: Sequence[Example], config: TaskConfig) -> Classification:
+        """The classes are those of the training examples."""
+        labels = [read_label(example) for example in examples]
+        classes = collect_classes(labels, len(examples), config.train)
+        weights = None
+        if config.class_weights is not None:
+            counts = Counter(labels)
+            weights = weigh_classes(config.class_weights, {name: counts[name] for name in classes})
+        return cls(classes, weights, config.label_smoothing)
+
+    @classmethod
+    def from_description(cls, config: Mapping[str, Any]) -> Classification:
+        return cls(read_classes(config))
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.classes)
+
+    @property
+    def num_figures(self) -> int:
+        """Hits, predictions and labels of each class."""
+        return 3 * len(self.classes)
+
+    def encode_targets(self, examples: Sequence[Example]) -> Tensor:
+        """(examples,)"""
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        return torch.tensor([find_class(numbers, read_label(one), one.place) for one in examples])
+
+    def loss_sums(self, logits: Tensor, targets: Tensor) -> LossSums:
+        """Logits (B, N, C) against targets (B, N)."""
+        flat_logits, flat_targets = logits.float().flatten(0, 1), targets.flatten()
+        loss = F.cross_entropy(
+            flat_logits,
+            flat_targets,
+            weight=self.class_weights,
+            reduction="sum",
+            ignore_index=IGNORED_LABEL,
+            label_smoothing=self.label_smoothing,
+        )
+        is_asked = find_asked(targets).flatten()
+        with torch.no_grad():
+            actual = F.one_hot(flat_targets.clamp(min=0), self.num_outputs) * is_asked[:, None]
+            predicted = F.one_hot(flat_logits.argmax(-1), self.num_outputs) * is_asked[:, None]
+            figures = torch.stack([actual * predicted, predicted, actual]).sum(1).flatten()
+        return LossSums(loss[None], is_asked.sum()[None], figures)
+
+    def compute_metrics(self, sums: Sequence[float]) -> Scores:
+        loss_sum, count, *figures = sums
+        hits, predicted, actual = _split(figures)
+        num_examples = count or float("nan")
+        return {
+            "loss": loss_sum / num_examples,
+            "accuracy": sum(hits) / num_examples,
+            "macro_f1": compute_macro_f1(hits, predicted, actual),
+            "matthews": compute_matthews(hits, predicted, actual),
+        }
+
+    def score_classes(self, sums: Sequence[float]) -> dict[str, Scores]:
+        return score_each(self.classes, sums[2:])
+
+    def describe(self) -> dict[str, Any]:
+        return {**number_classes(self.classes), "problem_type": PROBLEM_TYPE}
+
+    def describe_labels(self, targets: Tensor) -> str:
+        counts = torch.bincount(targets, minlength=self.num_outputs).tolist()
+        return describe_shares(self.classes, counts, len(targets))
+
+
+def score_each(classes: Sequence[str], figures: Sequence[float]) -> dict[str, Scores]:
+    """Precision, recall and F1 of each class, and how many examples have it."""
+    return {
+        name: {
+            "precision": hits / predicted if predicted else 0.0,
+            "recall": hits / actual if actual else 0.0,
+            "f1": compute_f1(hits, predicted, actual),
+            "examples": actual,
+        }
+        for name, hits, predicted, actual in zip(classes, *_split(figures), strict=True)
+    }
+
+
+def _split(figures: Sequence[float]) -> tuple[Sequence[float], Sequence[float], Sequence[float]]:
+    """Hits, predictions and labels of each class."""
+    size = len(figures) // 3
+    return figures[:size], figures[size : 2 * size], figures[2 * size :]

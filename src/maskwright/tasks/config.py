@@ -1,0 +1,58 @@
+"""The typed description of a fine-tuning run, kept as task.yaml beside its config.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError
+
+from maskwright.errors import InputError
+from maskwright.sections.base import Section, explain
+from maskwright.storage import write_text
+
+
+class TaskConfig(Section):
+    task: str = Field(description="classification, multi-label, pairs or regression.")
+    model: str = Field(description="The encoder to start from: a model folder, a run or a hub id.")
+    train: str = Field(description="Labelled examples: .csv, .tsv or .jsonl.")
+    validation: str = Field(description="Held-out labelled examples.")
+    text_column: str | None = Field(None, description="The column with the text; unset: guessed.")
+    second_column: str | None = Field(None, description="The column with the second text of a pair; unset: guessed.")
+    label_column: str | None = Field(None, description="The column with the label; unset: guessed.")
+    epochs: int = Field(3, ge=1, description="Passes over the training examples.")
+    learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate of the head.")
+    batch_size: int = Field(32, ge=1, description="Examples of a step.")
+    max_length: int | None = Field(None, ge=8, description="Longest example in tokens; unset: what the model takes.")
+    freeze_layers: int | None = Field(
+        None, ge=0, description="Keep the embeddings and so many first layers as they are; unset: train all."
+    )
+    layer_decay: float = Field(1.0, gt=0, le=1, description="Learning rate of a layer against that of the next one.")
+    class_weights: str | None = Field(None, description="balanced, or a number for each class: 1,2.5.")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of the label given to all classes alike.")
+    metric: str | None = Field(None, description="What early stopping and tables go by; unset: the task's own.")
+    patience: int | None = Field(
+        None, ge=1, description="Stop after so many epochs without a better metric, and go back to the best."
+    )
+
+    def save(self, path: Path) -> None:
+        write_text(path, yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True))
+
+
+def build_task_config(values: Mapping[str, Any]) -> TaskConfig:
+    try:
+        return TaskConfig.model_validate(values)
+    except ValidationError as error:
+        raise InputError(explain(error, TaskConfig)) from error
+
+
+def load_task_config(path: Path) -> TaskConfig:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path} holds a {type(values).__name__}; expected the settings of a task")
+    return build_task_config(values)

@@ -1,0 +1,77 @@
+"""Examples to tokens, each short enough for the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.data.given_pairs import PairStore
+from maskwright.data.pairs import NUM_PAIR_SPECIALS
+from maskwright.data.rows import NUM_SPECIALS
+from maskwright.data.store import TokenStore
+from maskwright.errors import InputError
+from maskwright.tasks.examples import Example
+from maskwright.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Features:
+    """The tokens of examples, without special tokens around them."""
+
+    store: TokenStore
+    """A `PairStore` for pairs of texts."""
+    examples: list[Example]
+    """Those that have tokens, one for each document of the store."""
+    num_cut: int
+    """Examples that lost their end."""
+    num_empty: int
+    """Examples left out, as nothing of a text became a token."""
+
+    @property
+    def are_pairs(self) -> bool:
+        return isinstance(self.store, PairStore)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Tokens of each example in a row, its special tokens included."""
+        return np.diff(self.store.offsets) + (NUM_PAIR_SPECIALS if self.are_pairs else NUM_SPECIALS)
+
+
+def featurize(examples: Sequence[Example], tokenizer: Tokenizer, max_length: int) -> Features:
+    """Texts longer than the model lose their end; of a pair the longer one does first, as in BERT."""
+    firsts = tokenizer.encode_batch([example.text for example in examples])
+    if examples[0].second is None:
+        return _featurize_texts(examples, firsts, tokenizer.vocab_size, max_length - NUM_SPECIALS)
+    seconds = tokenizer.encode_batch([example.second or "" for example in examples])
+    is_kept = [bool(first) and bool(second) for first, second in zip(firsts, seconds, strict=True)]
+    between = _find_tokens_between(tokenizer)
+    pairs = [(first, [*between, *second]) for first, second, kept in zip(firsts, seconds, is_kept, strict=True) if kept]
+    kept = _keep(examples, is_kept)
+    store = PairStore.from_pairs(pairs, tokenizer.vocab_size, max_length - NUM_PAIR_SPECIALS)
+    return Features(store, kept, store.num_cut, len(examples) - len(kept))
+
+
+def _featurize_texts(
+    examples: Sequence[Example], texts: Sequence[Sequence[int]], vocab_size: int, max_tokens: int
+) -> Features:
+    kept = _keep(examples, [bool(ids) for ids in texts])
+    store = TokenStore.from_documents([ids[:max_tokens] for ids in texts], vocab_size)
+    num_cut = sum(len(ids) > max_tokens for ids in texts)
+    return Features(store, kept, num_cut, len(examples) - len(kept))
+
+
+def _keep(examples: Sequence[Example], is_kept: Sequence[bool]) -> list[Example]:
+    kept = [example for example, keeps in zip(examples, is_kept, strict=True) if keeps]
+    if not kept:
+        raise InputError(f"no text up to {examples[-1].place} has a token of the model's vocabulary; check the columns")
+    return kept
+
+
+def _find_tokens_between(tokenizer: Tokenizer) -> list[int]:
+    """What the tokenizer puts between two texts beside one separator: RoBERTa has two of them there."""
+    ids = tokenizer.backend.encode("", "").ids
+    num_separators = ids.count(tokenizer.sep_token_id)
+    return [tokenizer.sep_token_id] * max(0, num_separators - 2)

@@ -1,0 +1,139 @@
+"""Batches of so many examples, packed into rows, in an order that is a function of (seed, epoch).
+
+A batch holds the same examples as a padded one would, so published learning rates and batch sizes keep their meaning.
+B rows, S row length, N the most documents of a row.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from maskwright.batch import PackedBatch
+from maskwright.data.assembly import BatchAssembler, SpecialIds
+from maskwright.data.given_pairs import GivenPairs
+from maskwright.data.packing import pack_rows
+from maskwright.data.pair_assembly import PairAssembler
+from maskwright.data.pairs import PairDraws
+from maskwright.data.prefetch import prefetch
+from maskwright.data.rows import RowPlan
+from maskwright.data.store import SampleIndex
+from maskwright.randomness import Stream, compute_key, permutation
+from maskwright.tasks.batch import TaskBatch, fill_missing
+from maskwright.tasks.features import Features
+from maskwright.text.tokenizer import Tokenizer
+
+_NO_ROWS = np.empty(0, np.int64)
+_SHORT_ROW = 128
+"""Examples shorter than this share rows; longer rows would pay more for attention than packing saves."""
+
+
+class TaskLoader:
+    """Iterates examples epoch by epoch; a rank gets its share of the rows of every batch."""
+
+    def __init__(
+        self,
+        features: Features,
+        targets: Tensor,
+        tokenizer: Tokenizer,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+    ) -> None:
+        """`targets` has one row for each example of `features`."""
+        self.features = features
+        self.targets = targets
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.rank, self.world_size = 0, 1
+        self._sizes = features.sizes
+        self.longest = int(self._sizes.max())
+        self._specials = SpecialIds(tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
+        self._plan = RowPlan(SampleIndex.build(features.store, self.longest), _NO_ROWS, _NO_ROWS)
+
+    @property
+    def num_examples(self) -> int:
+        return len(self._sizes)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self._sizes.sum())
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return math.ceil(self.num_examples / self.batch_size)
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        """The first epoch."""
+        return self.epoch(0)
+
+    def for_rank(self, rank: int, world_size: int) -> Self:
+        """The same loader for one of several processes."""
+        share = copy.copy(self)
+        share.rank, share.world_size = rank, world_size
+        return share
+
+    def with_seed(self, seed: int) -> Self:
+        """The same examples in another order."""
+        other = copy.copy(self)
+        other.seed = seed
+        return other
+
+    def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[PackedBatch]:
+        """The batches of one epoch from `start_batch` on, built ahead in the background."""
+        return prefetch(self._batches(epoch, start_batch))
+
+    def _batches(self, epoch: int, start_batch: int) -> Iterator[PackedBatch]:
+        order = np.arange(self.num_examples)
+        if self.shuffle:
+            order = permutation(self.num_examples, compute_key(self.seed, epoch, Stream.ORDER)).numpy()
+        for start in range(start_batch * self.batch_size, self.num_examples, self.batch_size):
+            batch = self.build_batch(order[start : start + self.batch_size])
+            yield batch.pin_memory() if torch.cuda.is_available() else batch
+
+    def build_batch(self, examples: NDArray[np.int64]) -> TaskBatch:
+        """This rank's rows of a batch of these examples."""
+        sizes = self._sizes[examples]
+        row_length = self._choose_row_length(sizes)
+        rows = [examples[row] for row in pack_rows(sizes.tolist(), row_length)]
+        num_documents = max(len(row) for row in rows)
+        # Where rows are too few for all ranks, some get a row of padding, so that all take the same steps.
+        num_rows = math.ceil(len(rows) / self.world_size)
+        own = rows[self.rank :: self.world_size]
+        targets = fill_missing((num_rows, num_documents, *self.targets.shape[1:]), self.targets.dtype)
+        for number, row in enumerate(own):
+            targets[number, : len(row)] = self.targets[torch.from_numpy(row)]
+        return _with_targets(self._assemble(own, num_rows, row_length), targets)
+
+    def _choose_row_length(self, sizes: NDArray[np.int64]) -> int:
+        """As long as the longest example, or longer where several fit, but short enough for every rank to get a row."""
+        share = math.ceil(int(sizes.sum()) / self.world_size)
+        return max(int(sizes.max()), min(_SHORT_ROW, share))
+
+    def _assemble(self, rows: list[NDArray[np.int64]], num_rows: int, row_length: int) -> PackedBatch:
+        assembler = self._build_assembler(num_rows, row_length)
+        if rows:
+            counts = np.asarray([len(row) for row in rows])
+            examples = np.concatenate(rows)
+            assembler.add(np.arange(len(rows)), counts, self.features.store, self._plan, examples, examples)
+        return assembler.finish()
+
+    def _build_assembler(self, num_rows: int, row_length: int) -> BatchAssembler:
+        if not self.features.are_pairs:
+            return BatchAssembler(num_rows, row_length, self._specials)
+        return PairAssembler(num_rows, row_length, self._specials, pairing=GivenPairs(), draws=PairDraws(0, 0))
+
+
+def _with_targets(batch: PackedBatch, targets: Tensor) -> TaskBatch:
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return TaskBatch(**{**values, "pair_labels": None}, targets=targets)

@@ -1,0 +1,131 @@
+"""An encoder with a head for a task: what a trainer fine-tunes.
+
+B rows, S row length, N documents of a row, C outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from maskwright.batch import PackedBatch, from_padded
+from maskwright.errors import InputError
+from maskwright.masking.tokens import CorruptedBatch, TokenMasker
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoding import encode
+from maskwright.objectives.loss import LossSums
+from maskwright.objectives.objective import Objective
+from maskwright.objectives.snapshot import ModelSnapshot
+from maskwright.tasks.batch import AskedBatch
+from maskwright.tasks.depth import compute_rate_factors, freeze_first_layers
+from maskwright.tasks.task import Task
+from maskwright.tasks.task_head import TaskHead, count_documents
+
+
+class TaskOutput(dict[str, Tensor]):
+    """A dictionary, so that any training loop can read it, whose keys are attributes too."""
+
+    @property
+    def loss(self) -> Tensor | None:
+        return self.get("loss")
+
+    @property
+    def logits(self) -> Tensor:
+        return self["logits"]
+
+
+class TaskModel(Objective):
+    """Nothing is masked: `corrupt` hands over the batch with its targets."""
+
+    mode = "task"
+    mask_ratio = 0.0
+    encoder: PackedEncoder
+
+    def __init__(self, encoder: PackedEncoder, task_head: TaskHead, task: Task, layer_decay: float = 1.0) -> None:
+        """`layer_decay` is the learning rate of a layer against that of the next one."""
+        super().__init__()
+        self.encoder = encoder
+        self.task_head = task_head
+        self.task = task
+        self.layer_decay = layer_decay
+        self.vocab_size = encoder.vocab_size
+
+    def freeze_layers(self, num_layers: int) -> None:
+        """Keep the embeddings and the first layers as they are."""
+        freeze_first_layers(self.encoder, num_layers)
+
+    def compute_rate_factors(self) -> dict[Tensor, float]:
+        """What the learning rate of each weight is multiplied by; optimizers ask for it."""
+        return compute_rate_factors(self, self.encoder, self.layer_decay)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> TaskOutput:
+        """Logits of a padded batch, (B, C) for whole texts, and the mean loss where there are labels."""
+        batch = from_padded(input_ids, attention_mask, token_type_ids)
+        if batch.input_ids.shape[1] > self.encoder.max_length:
+            raise InputError(
+                f"the input has {batch.input_ids.shape[1]} tokens, the model has {self.encoder.max_length} positions;"
+                " shorten the input"
+            )
+        logits = self._compute_logits(batch, num_documents=1)
+        output = TaskOutput(logits=logits.squeeze(1))
+        if labels is not None:
+            sums = self.task.loss_sums(logits, labels[:, None])
+            output["loss"] = sums.loss_sum / sums.num_labelled.clamp(min=1)
+        return output
+
+    def predict(self, batch: PackedBatch) -> Tensor:
+        """Logits of a packed batch, (B, N, C) for whole documents; meaningless where a row has fewer than N."""
+        return self._compute_logits(batch, count_documents(batch))
+
+    def _compute_logits(self, batch: PackedBatch, num_documents: int) -> Tensor:
+        return self.task_head(encode(self.encoder, batch), batch, num_documents)
+
+    @property
+    def token_masker(self) -> TokenMasker:
+        raise InputError("a model fine-tuned for a task predicts no masked tokens; use the model it was made from")
+
+    def corrupt(
+        self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
+    ) -> AskedBatch:
+        return AskedBatch.of(batch)
+
+    def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> AskedBatch:
+        return AskedBatch.of(batch)
+
+    def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
+        asked = corrupted.labels
+        logits = self._compute_logits(corrupted.batch, num_documents=asked.shape[1])
+        return self.task.loss_sums(logits, asked)
+
+    @property
+    def num_sums(self) -> int:
+        return 2 + self.task.num_figures
+
+    def compute_metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        return self.task.compute_metrics(sums)
+
+    def snapshot(self, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
+        from maskwright.tasks.saving import snapshot_task
+
+        return snapshot_task(self, tokenizer, wait)
+
+    def load_weights(self, folder: Path) -> None:
+        from maskwright.tasks.saving import fill_task
+
+        fill_task(self, folder)
+
+    @classmethod
+    def from_pretrained(cls, folder_or_id: str | Path) -> TaskModel:
+        """A saved model with its labels, ours or one that transformers saved for sequence classification."""
+        from maskwright.tasks.saving import load_task
+
+        return load_task(folder_or_id)

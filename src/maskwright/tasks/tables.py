@@ -1,0 +1,130 @@
+"""Files of labelled examples as records: comma- or tab-separated values and JSON lines, plain or compressed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from maskwright.errors import InputError
+from maskwright.text.corpus import ReadingReport, decode_lines
+from maskwright.text.files import file_format, open_stream
+
+_COLA = ("source", "label", "mark", "sentence")
+_STS_BENCHMARK = ("genre", "file", "year", "index", "score", "sentence1", "sentence2")
+_LARGEST_SIMILARITY = 5.0
+
+
+@dataclass(frozen=True)
+class Record:
+    place: str
+    """Where it stands, as 'file:line'."""
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    path: Path
+    columns: tuple[str, ...]
+    records: list[Record]
+
+
+def read_table(path: str | Path) -> Table:
+    """All records of a file, with the columns it has; the published files of CoLA and STS-B need no header."""
+    path = Path(path).expanduser()
+    kind = file_format(path)
+    if kind not in ("csv", "tsv", "jsonl"):
+        raise InputError(f"{path} has an unknown suffix; labelled examples are read from .csv, .tsv and .jsonl")
+    report = ReadingReport()
+    with open_stream(path) as stream:
+        lines = [(number, line.rstrip("\r")) for number, line in decode_lines(stream, report, cut_long_lines=False)]
+    if report.num_invalid_lines:
+        raise InputError(f"{report.invalid_lines[0]} is not valid UTF-8; convert the file to UTF-8")
+    table = _read_json_lines(path, lines) if kind == "jsonl" else _read_separated(path, lines)
+    if not table.records:
+        raise InputError(f"{path} holds no example; expected one per line")
+    return table
+
+
+def _read_json_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Table:
+    records = []
+    columns: dict[str, None] = {}
+    for number, line in lines:
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}:{number} is not JSON ({' '.join(str(error).split())}); repair it") from error
+        if not isinstance(values, dict):
+            raise InputError(f"{path}:{number} holds a {type(values).__name__}; expected an object such as {{...}}")
+        columns |= dict.fromkeys(values)
+        records.append(Record(f"{path}:{number}", values))
+    return Table(path, tuple(columns), records)
+
+
+def _read_separated(path: Path, lines: Sequence[tuple[int, str]]) -> Table:
+    """A first line with a tab says that tabs separate, as in the STS benchmark's .csv files."""
+    has_tabs = bool(lines) and "\t" in lines[0][1]
+    rows = _split_at_tabs(lines) if has_tabs or file_format(path) == "tsv" else _split_at_commas(path, lines)
+    first = next(rows, None)
+    if first is None:
+        raise InputError(f"{path} is empty; expected a header and one example per line")
+    published = _find_published(first[1])
+    header = published or tuple(name.strip() for name in first[1])
+    if len(set(header)) < len(header):
+        raise InputError(f"{path}:1 names a column twice: {', '.join(header)}; give each its own name")
+    records = [] if published is None else [_build_record(path, first, header, published)]
+    records += [_build_record(path, row, header, published) for row in rows]
+    return Table(path, header, records)
+
+
+def _split_at_tabs(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    """Quotes are text, as in all files of GLUE; a field cannot hold a tab."""
+    return ((number, line.split("\t")) for number, line in lines if line.strip())
+
+
+def _split_at_commas(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((f"{line}\n" for _, line in lines), strict=True)
+    number = 1
+    try:
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                yield number, row
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(f"{path}:{number} is no comma-separated record ({error}); repair its quotes") from error
+
+
+def _find_published(row: Sequence[str]) -> tuple[str, ...] | None:
+    """The columns of a published file without a header, known by the look of its first record."""
+    if len(row) == len(_COLA) and row[1] in ("0", "1") and row[2] in ("", "*"):
+        return _COLA
+    if len(row) >= len(_STS_BENCHMARK) and row[0].startswith("main-") and _is_similarity(row[4]):
+        return _STS_BENCHMARK
+    return None
+
+
+def _is_similarity(text: str) -> bool:
+    try:
+        value = float(text)
+    except ValueError:
+        return False
+    return math.isfinite(value) and 0.0 <= value <= _LARGEST_SIMILARITY
+
+
+def _build_record(
+    path: Path, row: tuple[int, list[str]], header: Sequence[str], published: tuple[str, ...] | None
+) -> Record:
+    """Some records of the STS benchmark name their source in further fields."""
+    number, cells = row
+    is_too_long = len(cells) > len(header) and published is not _STS_BENCHMARK
+    if len(cells) < len(header) or is_too_long:
+        raise InputError(
+            f"{path}:{number} has {len(cells)} fields, the header {len(header)} ({', '.join(header)}); repair the line"
+        )
+    return Record(f"{path}:{number}", dict(zip(header, cells, strict=False)))

@@ -1,0 +1,122 @@
+"""What stands on an encoder: hidden states of packed rows to logits.
+
+B rows, S row length, N documents of a row, D width, C outputs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskwright.batch import PackedBatch
+from maskwright.errors import InputError
+from maskwright.models.init import init_weights
+from maskwright.models.layers import ACTIVATIONS, build_activation
+from maskwright.suggestions import suggest
+from maskwright.tasks.pooling import Pooling, pool
+
+
+@dataclass(frozen=True)
+class HeadFiles:
+    """How a model folder of Hugging Face's layout writes a head down."""
+
+    architecture: str
+    modules: Mapping[str, str]
+    """Their names of the head's modules."""
+    settings: Mapping[str, Any]
+    """What config.json says of the head."""
+
+
+class TaskHead(nn.Module, ABC):
+    """One subclass for each place that logits are made of: whole documents here, their tokens elsewhere."""
+
+    files: HeadFiles
+
+    @property
+    @abstractmethod
+    def output(self) -> nn.Linear:
+        """The last layer, whose size is the task's."""
+
+    @abstractmethod
+    def forward(self, hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor:
+        """Logits of hidden states (B, S, D)."""
+
+
+@dataclass(frozen=True)
+class SequenceHeadShape:
+    activation: str = "tanh"
+    pooling: Pooling = "cls"
+    dropout: float = 0.1
+    drops_input: bool = False
+    """Whether dropout comes before the dense layer as well as after it."""
+    has_dense_bias: bool = True
+    norm_eps: float | None = None
+    """Of a norm behind the activation; None: there is none."""
+    has_norm_bias: bool = False
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise InputError(
+                f"no activation '{self.activation}' for a task's head{suggest(self.activation, ACTIVATIONS)}"
+            )
+        if self.pooling not in ("cls", "mean"):
+            raise InputError(f"the pooling of a task's head is '{self.pooling}'; known are cls and mean")
+        if not 0.0 <= self.dropout < 1.0:
+            raise InputError(f"the dropout of a task's head is {self.dropout}; it must lie in [0, 1)")
+
+
+class SequenceTransform(nn.Module):
+    """A dense layer with an activation, then the logits: what all families have in common."""
+
+    def __init__(self, width: int, num_outputs: int, shape: SequenceHeadShape, initializer_range: float = 0.02) -> None:
+        super().__init__()
+        self.shape = shape
+        self.dense = nn.Linear(width, width, bias=shape.has_dense_bias)
+        self.activation = build_activation(shape.activation)
+        self.norm = (
+            nn.Identity()
+            if shape.norm_eps is None
+            else nn.LayerNorm(width, eps=shape.norm_eps, bias=shape.has_norm_bias)
+        )
+        self.dropout = nn.Dropout(shape.dropout)
+        self.output = nn.Linear(width, num_outputs)
+        init_weights(self, initializer_range)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(..., C) of (..., D)"""
+        pooled = self.dropout(pooled) if self.shape.drops_input else pooled
+        return self.output(self.dropout(self.norm(self.activation(self.dense(pooled)))))
+
+
+class SequenceHead(TaskHead):
+    """Logits (B, N, C) of whole documents."""
+
+    def __init__(
+        self,
+        width: int,
+        num_outputs: int,
+        shape: SequenceHeadShape,
+        files: HeadFiles,
+        initializer_range: float = 0.02,
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.files = files
+        self.transform = SequenceTransform(width, num_outputs, shape, initializer_range)
+
+    @property
+    def output(self) -> nn.Linear:
+        return self.transform.output
+
+    def forward(self, hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor:
+        return self.transform(pool(hidden, batch, num_documents, self.shape.pooling))
+
+
+def count_documents(batch: PackedBatch) -> int:
+    """The most documents of a row; waits for the device."""
+    return int(torch.clamp(batch.document_ids.max(), min=1))
