@@ -62,6 +62,7 @@ _HOMES = {
     "load_tokenizer": "maskwright.text.tokenizer",
     "mask_text": "maskwright.inference.fill_mask",
     "optimizer_builder": "maskwright.training.builders",
+    "pipeline": "maskwright.inference.pipeline",
     "predict_masked": "maskwright.inference.fill_mask",
     "preprocess_wiki_dump": "maskwright.text.wiki.preprocess",
     "pretrain": "maskwright.runs.pretrain",

@@ -19,6 +19,7 @@ from maskwright.cli.fill import fill
 from maskwright.cli.finetune import finetune
 from maskwright.cli.generate import generate
 from maskwright.cli.models import models_app
+from maskwright.cli.predict import predict
 from maskwright.cli.prepare import prepare_app
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
@@ -50,6 +51,7 @@ app.command()(doctor)
 app.command()(fill)
 app.command("eval")(evaluate)
 app.command()(generate)
+app.command()(predict)
 app.command()(export)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(tokenizer_app)

@@ -8,8 +8,8 @@ from maskwright.errors import InputError
 from maskwright.training.world import is_launched, local_rank
 
 
-def choose_device(name: str) -> torch.device:
-    """`auto` is a GPU, else the CPU; each process of a machine takes a GPU of its own."""
+def choose_device(name: str, setting: str = "training.device") -> torch.device:
+    """`auto` is a GPU, else the CPU; each process of a machine takes a GPU of its own. `setting` is named in errors."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and is_launched():
@@ -17,9 +17,9 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise InputError(f"training.device is '{name}'; known are auto, cpu, cuda and cuda:N") from error
+        raise InputError(f"{setting} is '{name}'; known are auto, cpu, cuda and cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"training.device is '{name}', but this machine has no CUDA GPU; use auto or cpu")
+        raise InputError(f"{setting} is '{name}', but this machine has no CUDA GPU; use auto or cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"training.device is '{name}', but this machine has {torch.cuda.device_count()} CUDA GPUs")
+        raise InputError(f"{setting} is '{name}', but this machine has {torch.cuda.device_count()} CUDA GPUs")
     return device

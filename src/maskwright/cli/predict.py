@@ -1,0 +1,63 @@
+"""`maskwright predict`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def predict(
+    kind: Annotated[str, typer.Argument(help="fill-mask, embed or similarity.")],
+    model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXT...|-|SOURCE]", help="Texts; - or nothing: lines of standard input; or a source."),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="fill-mask: candidates for each mask; unset: 5.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="fill-mask: rank this word only; may be given several times.")
+    ] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="embed, similarity: mean, cls; embed: none. Unset: the model's own, or mean.")
+    ] = None,
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="embed: vectors of length 1, also where the model does not say so.")
+    ] = False,
+    max_length: Annotated[int | None, typer.Option(help="Tokens of a window over longer texts.")] = None,
+    column: Annotated[str | None, typer.Option(help="Records: the text's column; unset: text, or sentence1.")] = None,
+    second_column: Annotated[str | None, typer.Option(help="similarity: the second text's; unset: sentence2.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A .jsonl, .parquet or (embed) .npz file; unset: print.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; unset: a GPU if there is one.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Tokens read at a time; unset: by the device.")] = None,
+) -> None:
+    """Answers of a model to texts, one JSON line to a text or as a file.
+
+    Sources are read as in training: .txt (a text per line), .jsonl, .csv, .tsv, .parquet, plain or compressed, folders,
+    datasets. They may be larger than the memory. Answers come in the order of the texts.
+
+    Examples:
+
+        maskwright predict fill-mask runs/mine "The for [MASK] is used to iterate." --top-k 3
+
+        maskwright predict embed runs/mine articles.jsonl --column body --out vectors.npz
+
+        maskwright predict similarity runs/mine "the cat sleeps" "a dog sleeps"
+    """
+    from rich.console import Console
+
+    from maskwright.runs.predict import STDIN, PredictOptions
+    from maskwright.runs.predict import predict as run
+
+    given = {
+        "top_k": top_k,
+        "targets": target,
+        "pooling": pooling,
+        "normalize": normalize or None,
+        "max_length": max_length,
+    }
+    settings = {name: value for name, value in given.items() if value not in (None, [])}
+    options = PredictOptions(column, second_column, out, overwrite, device, batch_tokens)
+    run(kind, model, texts or [STDIN], options, settings, typer.echo, Console(stderr=True))

@@ -1,0 +1,52 @@
+"""Tiny models with weights large enough for uneven answers, as transformers writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.training import train_tokenizer
+
+SHAPE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "initializer_range": 0.3,
+}
+MAX_LENGTH = 24
+
+
+@pytest.fixture(scope="session")
+def bert_folder(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of 24 positions with a prediction head."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(vocab_size=tokenizer.vocab_size, max_position_embeddings=MAX_LENGTH, **SHAPE)
+    return save(transformers.BertForMaskedLM(config), tokenizer, tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="session")
+def roberta_folder(sentences: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A RoBERTa of 24 positions, whose words carry the space before them."""
+    transformers = pytest.importorskip("transformers")
+    tokenizer = train_tokenizer(sentences, type="byte_level_bpe", vocab_size=320)
+    torch.manual_seed(0)
+    config = transformers.RobertaConfig(
+        vocab_size=tokenizer.vocab_size,
+        max_position_embeddings=MAX_LENGTH + tokenizer.pad_token_id + 1,
+        pad_token_id=tokenizer.pad_token_id,
+        type_vocab_size=1,
+        **SHAPE,
+    )
+    return save(transformers.RobertaForMaskedLM(config), tokenizer, tmp_path_factory.mktemp("roberta"))
+
+
+def save(model: Any, tokenizer: Tokenizer, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    tokenizer.save(folder)
+    return folder

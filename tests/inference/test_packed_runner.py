@@ -1,0 +1,158 @@
+"""Any encoder over any samples: each sample's own hidden states, in input order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from maskwright.errors import InputError
+from maskwright.inference import runner
+from maskwright.inference.layout import RowShape, lay_out
+from maskwright.inference.runner import run_packed
+from maskwright.inference.samples import EncodedBatch, Sample
+from maskwright.models.bert import BERT
+from maskwright.models.modernbert import ModernBERT
+
+SHAPE = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+LENGTHS = (3, 17, 2, 9, 9, 30, 4, 1, 12, 25)
+
+
+class ForeignEncoder(nn.Module):
+    """Knows padded batches only; mixes each token with the mean of its document."""
+
+    hidden_size = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word = nn.Embedding(60, 8)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        words, weights = self.word(input_ids), attention_mask[..., None].float()
+        return {"last_hidden_state": words + (words * weights).sum(1, keepdim=True) / weights.sum(1, keepdim=True)}
+
+
+def build(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    if name == "foreign":
+        return ForeignEncoder().eval()
+    family = {"BERT": BERT, "ModernBERT": ModernBERT}[name]
+    return family.from_variant("tiny", initializer_range=0.3, max_position_embeddings=32, **SHAPE).eval()
+
+
+def draw_samples(lengths: tuple[int, ...] = LENGTHS) -> list[Sample]:
+    random = np.random.default_rng(0)
+    return [Sample(random.integers(1, 60, length).tolist()) for length in lengths]
+
+
+def encode_alone(encoder: nn.Module, sample: Sample) -> Tensor:
+    ids = torch.tensor([sample.ids])
+    with torch.no_grad():
+        return encoder(input_ids=ids, attention_mask=torch.ones_like(ids))["last_hidden_state"][0]
+
+
+def split(batch: EncodedBatch[Sample]) -> list[Tensor]:
+    return batch.split()
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 40, None])
+@pytest.mark.parametrize("name", ["BERT", "ModernBERT", "foreign"])
+def test_each_sample_gets_its_own_hidden_states_in_input_order(name: str, batch_tokens: int | None) -> None:
+    encoder, samples = build(name), draw_samples()
+    found = list(run_packed(encoder, samples, split, pad_token_id=0, batch_tokens=batch_tokens))
+    assert len(found) == len(samples)
+    for sample, hidden in zip(samples, found, strict=True):
+        torch.testing.assert_close(hidden, encode_alone(encoder, sample), rtol=1e-4, atol=1e-5)
+
+
+def test_batches_hold_samples_of_similar_length_and_no_more_tokens_than_asked_for() -> None:
+    batches: list[list[int]] = []
+
+    def note(batch: EncodedBatch[Sample]) -> list[int]:
+        batches.append([len(sample.ids) for sample in batch.samples])
+        return batches[-1]
+
+    found = list(run_packed(build("BERT"), draw_samples(), note, pad_token_id=0, batch_tokens=40))
+    assert found == list(LENGTHS)
+    assert [length for batch in batches for length in batch] == sorted(LENGTHS, reverse=True)
+    assert all(sum(batch) <= 40 for batch in batches)
+
+
+def test_no_more_samples_are_read_ahead_than_a_window_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "WINDOW_SAMPLES", 4)
+    num_read = 0
+
+    def read() -> Iterator[Sample]:
+        nonlocal num_read
+        for sample in draw_samples((5,) * 20):
+            num_read += 1
+            yield sample
+
+    results = run_packed(build("BERT"), read(), split, pad_token_id=0)
+    next(results)
+    assert num_read == 4
+    assert len(list(results)) == 19
+
+
+def test_a_window_is_bounded_by_its_tokens_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "WINDOW_TOKENS", 12)
+    samples = iter(draw_samples((5,) * 20))
+    next(run_packed(build("BERT"), samples, split, pad_token_id=0))
+    assert len(list(samples)) == 17
+
+
+def test_dropout_is_off_and_the_mode_comes_back() -> None:
+    encoder, samples = build("BERT"), draw_samples()
+    expected = list(run_packed(encoder, samples, split, pad_token_id=0))
+    results = run_packed(encoder.train(), samples, split, pad_token_id=0)
+    first = next(results)
+    assert encoder.training
+    assert not torch.is_inference_mode_enabled()
+    torch.testing.assert_close(first, expected[0])
+
+
+def test_segments_reach_the_encoder() -> None:
+    encoder = build("BERT")
+    ids, segments = [5, 6, 7, 8], [0, 0, 1, 1]
+    samples = [Sample(ids), Sample(ids, segments)]
+    plain, told = run_packed(encoder, samples, split, pad_token_id=0)
+    with torch.no_grad():
+        expected = encoder(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([segments])).last_hidden_state[0]
+    torch.testing.assert_close(told, expected, rtol=1e-4, atol=1e-5)
+    assert (plain - told).abs().max() > 0.1
+
+
+def test_tokens_that_see_only_what_comes_before_them_are_told_to_the_encoder() -> None:
+    encoder, sample = build("BERT"), draw_samples((9,))[0]
+    shorter = Sample(sample.ids[:5])
+    long, short = run_packed(
+        encoder,
+        [sample, shorter],
+        split,
+        pad_token_id=0,
+        find_causal=lambda batch: torch.ones_like(batch.input_ids, dtype=torch.bool),
+    )
+    torch.testing.assert_close(long[:5], short, rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_in_nothing_out() -> None:
+    assert list(run_packed(build("BERT"), [], split, pad_token_id=0)) == []
+
+
+def test_a_batch_of_no_tokens_is_refused() -> None:
+    with pytest.raises(InputError, match="batch_tokens is 0"):
+        list(run_packed(build("BERT"), draw_samples(), split, pad_token_id=0, batch_tokens=0))
+
+
+@pytest.mark.parametrize(("longest", "length"), [(5, 64), (20, 64), (40, 40), (63, 64), (64, 64), (300, 304)])
+def test_rows_are_as_long_as_the_longest_sample_or_hold_several(longest: int, length: int) -> None:
+    assert RowShape(least=64, multiple=8).choose(longest) == length
+
+
+def test_short_samples_share_rows_and_fill_them() -> None:
+    batch, places = lay_out(draw_samples((8,) * 16), RowShape(least=64, multiple=1), pad_token_id=0)
+    assert batch.input_ids.shape == (2, 64)
+    assert batch.num_tokens() == len(set(places.tolist())) == 128

@@ -1,0 +1,45 @@
+"""The cosine of two texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maskwright.errors import InputError
+from maskwright.inference.pipeline import pipeline
+
+PAIRS = [("the cat sees", "a small dog"), ("one", "one"), ("the quiet river " * 20, "the cat"), ("a", "b " * 60)]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_scores_are_cosines_of_the_embeddings(bert_folder: Path, pooling: str) -> None:
+    embed = pipeline("embed", bert_folder, device="cpu", pooling=pooling, normalize=True)
+    scores = pipeline("similarity", bert_folder, device="cpu", pooling=pooling)(PAIRS)
+    for (first, second), score in zip(PAIRS, scores, strict=True):
+        assert set(score) == {"score"}
+        assert score["score"] == pytest.approx(float(np.dot(embed(first), embed(second))), abs=1e-5)
+    assert scores[1]["score"] == pytest.approx(1.0)
+
+
+def test_one_pair_has_one_score(bert_folder: Path) -> None:
+    ours = pipeline("similarity", bert_folder, device="cpu")
+    assert ours(PAIRS[0])["score"] == pytest.approx(ours([list(PAIRS[0])])[0]["score"])
+
+
+def test_an_empty_text_is_named_with_its_pair(bert_folder: Path) -> None:
+    with pytest.raises(InputError, match=r"^the second text of pair 2 is empty"):
+        pipeline("similarity", bert_folder, device="cpu")([("a", "b"), ("a", "")])
+
+
+@pytest.mark.parametrize("inputs", ["text", ["text", "text"], [("a",)], [("a", 3)], 3], ids=str)
+def test_what_is_no_pair_is_refused(bert_folder: Path, inputs: Any) -> None:
+    with pytest.raises(InputError, match="expected a pair of texts"):
+        pipeline("similarity", bert_folder, device="cpu")(inputs)
+
+
+def test_texts_of_many_vectors_are_not_compared(bert_folder: Path) -> None:
+    with pytest.raises(InputError, match="pooling is none"):
+        pipeline("similarity", bert_folder, pooling="none")
