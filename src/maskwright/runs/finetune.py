@@ -18,13 +18,13 @@ from maskwright.runs.finetune_report import write_task_report
 from maskwright.runs.finetune_seeds import check_seeds_folder, list_seed_folders, write_summary
 from maskwright.runs.finetune_settings import build_run_config
 from maskwright.runs.folder import RunFolder, find_run
-from maskwright.runs.pretrain import build_callbacks
+from maskwright.runs.pretrain import build_callbacks, resume_newest
 from maskwright.storage import read_json
 from maskwright.tasks.config import TaskConfig, load_task_config
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.predictions import predict_examples
 from maskwright.training.callbacks import Callback, EarlyStopping
-from maskwright.training.checkpoints import clear_leftovers, find_resumable
+from maskwright.training.checkpoints import clear_leftovers
 from maskwright.training.device import choose_device
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import check_trackers
@@ -132,7 +132,7 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
 
     model = world.main_first(begin)
     trainer = Trainer(model, config.optimizer, config.schedule, config.training, seed=seed)
-    _resume(trainer, run, session)
+    resume_newest(trainer, run, session.console)
     train = inputs.train.with_seed(seed).for_rank(world.rank, world.size)
     validation = inputs.validation.for_rank(world.rank, world.size)
     _introduce(trainer, run, session)
@@ -156,21 +156,6 @@ def _check_alike(run: RunFolder, config: Config, inputs: TaskInputs) -> None:
         )
     if read_json(run.data_file)["fingerprint"] != inputs.fingerprint:
         raise InputError(f"{run.path} was trained on other examples; give those, choose another --out, or --overwrite")
-
-
-def _resume(trainer: Trainer, run: RunFolder, session: _Session) -> None:
-    checkpoint, problems = find_resumable(run.checkpoints)
-    for problem in problems:
-        say(session.console, f"warning: {problem}; falling back to an earlier one")
-    step = 0.0 if checkpoint is None else float(checkpoint.name.removeprefix("step-"))
-    if session.world.sum_facts([step])[0] != step * session.world.size:
-        raise InputError(
-            f"the processes see different checkpoints in {run.checkpoints}; --out must be a folder that all machines"
-            " share"
-        )
-    if checkpoint is not None:
-        trainer.load_checkpoint(checkpoint)
-        say(session.console, f"resuming {run.path} from step {trainer.state.step}")
 
 
 def _build_callbacks(config: Config, run: RunFolder, session: _Session) -> list[Callback]:

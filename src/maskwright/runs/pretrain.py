@@ -204,6 +204,12 @@ def build_callbacks(
 
 
 def _resume(config: Config, trainer: Trainer, run: RunFolder, console: Console) -> None:
+    if not resume_newest(trainer, run, console) and config.training.keep_optimizer:
+        trainer.continue_from(find_checkpoint(config.model.from_), optimizer="kept")
+
+
+def resume_newest(trainer: Trainer, run: RunFolder, console: Console) -> bool:
+    """Whether a checkpoint was there to go on from."""
     checkpoint, problems = find_resumable(run.checkpoints)
     for problem in problems:
         _say(console, f"warning: {problem}; falling back to an earlier one")
@@ -211,16 +217,15 @@ def _resume(config: Config, trainer: Trainer, run: RunFolder, console: Console) 
     if checkpoint is not None:
         trainer.load_checkpoint(checkpoint)
         _say(console, f"resuming {run.path} from step {trainer.state.step}", style="")
-    elif config.training.keep_optimizer:
-        trainer.continue_from(find_checkpoint(config.model.from_), optimizer="kept")
+    return checkpoint is not None
 
 
 def _check_same_everywhere(checkpoint: Path | None, world: World, run: RunFolder) -> None:
     step = 0.0 if checkpoint is None else float(checkpoint.name.removeprefix("step-"))
     if world.sum_facts([step])[0] != step * world.size:
         raise InputError(
-            f"the processes see different checkpoints in {run.checkpoints}; run.out must be a folder that all machines"
-            " share"
+            f"the processes see different checkpoints in {run.checkpoints}; the run must be in a folder that all"
+            " machines share"
         )
 
 
