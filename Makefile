@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Everything the checks need; the other extras are installed by those who use them.
-EXTRAS := dev,track,wiki,export,hf
+EXTRAS := dev,eval,track,wiki,export,hf
 
 .PHONY: setup train test lint format typecheck imports bench clean
 

@@ -12,7 +12,7 @@ import pytest
 from maskwright.errors import InputError
 from maskwright.tasks.columns import ColumnNames
 from maskwright.tasks.examples import ExampleFile, read_examples
-from maskwright.tasks.kinds import find_kind
+from maskwright.tasks.features import featurize
 from maskwright.text.tokenizer import Tokenizer
 
 PUBLISHED = Path(__file__).parents[2].parent / "shared" / "data" / "tasks.tar.xz"
@@ -133,7 +133,7 @@ def test_a_task_of_pairs_refuses_single_texts(tmp_path: Path) -> None:
 
 def test_texts_longer_than_the_model_lose_their_end_and_are_counted(tmp_path: Path, tokenizer: Tokenizer) -> None:
     text = "text\tlabel\nthe cat sees the green house\t1\nthe cat\t0\n"
-    features = find_kind("classification").featurize(read(write(tmp_path / "a.tsv", text)).examples, tokenizer, 5)
+    features = featurize(read(write(tmp_path / "a.tsv", text)).examples, tokenizer, 5)
     assert features.num_cut == 1
     assert features.sizes.tolist() == [5, 4]
     assert tokenizer.decode(features.store.ids[:3]) == "the cat sees"
@@ -141,7 +141,7 @@ def test_texts_longer_than_the_model_lose_their_end_and_are_counted(tmp_path: Pa
 
 def test_of_a_pair_the_longer_text_is_cut(tmp_path: Path, tokenizer: Tokenizer) -> None:
     text = "sentence1\tsentence2\tlabel\nthe cat sees the green house\tthe cat\t1\n"
-    features = find_kind("pairs").featurize(read(write(tmp_path / "a.tsv", text)).examples, tokenizer, 8)
+    features = featurize(read(write(tmp_path / "a.tsv", text)).examples, tokenizer, 8)
     assert features.num_cut == 1
     assert tokenizer.decode(features.store.ids) == "the cat sees the cat"
 

@@ -84,7 +84,7 @@ def test_regression(shift: float) -> None:
     found = score(task, logits, targets)
     assert found["pearson"] == pytest.approx(stats.pearsonr(logits[:, 0], targets)[0], abs=1e-6)
     assert found["loss"] == pytest.approx(float(torch.nn.functional.mse_loss(logits[:, 0], targets)), rel=1e-5)
-    spearman = task.score_predictions(logits, targets)["spearman"]
+    spearman = task.score_answers(logits, targets, [])["spearman"]
     assert spearman == pytest.approx(stats.spearmanr(logits[:, 0], targets)[0])
 
 

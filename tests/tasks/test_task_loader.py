@@ -10,7 +10,7 @@ from task_lab import Lab
 from maskwright.runs.finetune_inputs import TaskInputs, load_task_inputs
 from maskwright.tasks.batch import AskedBatch, TaskBatch
 from maskwright.tasks.loader import TaskLoader
-from maskwright.tasks.predictions import predict_examples
+from maskwright.tasks.predictions import answer_examples
 from maskwright.tasks.task_head import count_documents
 
 
@@ -81,7 +81,7 @@ def test_processes_share_the_rows_of_every_batch(inputs: TaskInputs, world_size:
 
 def test_predictions_come_in_the_order_of_the_examples(inputs: TaskInputs) -> None:
     model = inputs.build_model(seed=0).eval()
-    found = predict_examples(model, inputs.validation)
+    found = answer_examples(model, inputs.validation).values
     for number in (0, 7, inputs.validation.num_examples - 1):
         alone = model.predict(inputs.validation.build_batch(np.array([number])))
         torch.testing.assert_close(found[number], alone[0, 0], rtol=1e-5, atol=1e-6)

@@ -22,7 +22,7 @@ from maskwright.runs.pretrain import build_callbacks, resume_newest
 from maskwright.storage import read_json
 from maskwright.tasks.config import TaskConfig, load_task_config
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.predictions import predict_examples
+from maskwright.tasks.predictions import Answers, answer_examples
 from maskwright.training.callbacks import Callback, EarlyStopping
 from maskwright.training.checkpoints import clear_leftovers
 from maskwright.training.device import choose_device
@@ -139,7 +139,8 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
     trainer.fit(train, validation, callbacks=_build_callbacks(config, run, session))
     if world.is_main:
         model.save_pretrained(run.model, inputs.tokenizer)
-    figures = _evaluate(model, trainer, session)
+    answers = answer_examples(model, validation, world, trainer.engine.device)
+    figures = _build_figures(model, answers, trainer, inputs)
     if world.is_main:
         for note in write_task_report(run, inputs.config, figures):
             say(session.console, f"note: {note}")
@@ -188,21 +189,17 @@ def _introduce(trainer: Trainer, run: RunFolder, session: _Session) -> None:
     )
 
 
-def _evaluate(model: TaskModel, trainer: Trainer, session: _Session) -> dict[str, Any]:
+def _build_figures(model: TaskModel, answers: Answers, trainer: Trainer, inputs: TaskInputs) -> dict[str, Any]:
     """The figures of final.json."""
-    inputs, state = session.inputs, trainer.state
-    loader = inputs.validation.for_rank(session.world.rank, session.world.size)
-    logits = predict_examples(model, loader, session.world, trainer.engine.device)
-    device = next(model.parameters()).device
-    sums = model.task.loss_sums(logits[None].to(device), loader.targets[None].to(device))
-    values = [*sums.losses.tolist(), *sums.counts.tolist(), *sums.figures.tolist()]
-    scores = {**model.task.compute_metrics(values), **model.task.score_predictions(logits, loader.targets)}
+    state, task, loader = trainer.state, model.task, inputs.validation
+    whole = task.score_answers(answers.values, loader.targets, loader.features.examples)
+    scores = {**task.compute_metrics(answers.sums), **whole}
     figures: dict[str, Any] = {
         "task": inputs.config.task,
         "metric": inputs.metric,
         # JSON has no NaN, which the correlation with a constant is.
         **{name: value if math.isfinite(value) else None for name, value in scores.items()},
-        "classes": model.task.score_classes(values),
+        "classes": task.score_classes(answers.sums),
         "examples": loader.num_examples,
         "train_examples": inputs.train.num_examples,
         "train_loss": trainer.history.history["loss"][-1],

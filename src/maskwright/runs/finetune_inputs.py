@@ -17,9 +17,7 @@ from maskwright.models.pretrained import resolve_folder
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.runs.texts import Say
 from maskwright.suggestions import suggest
-from maskwright.tasks.columns import ColumnNames
 from maskwright.tasks.config import TaskConfig
-from maskwright.tasks.examples import ExampleFile
 from maskwright.tasks.features import Features
 from maskwright.tasks.kinds import TaskKind, find_kind
 from maskwright.tasks.loader import TaskLoader
@@ -66,18 +64,17 @@ class TaskInputs:
 def load_task_inputs(config: TaskConfig, say: Say) -> TaskInputs:
     """Read, check and tokenize everything; what was guessed and left out is said."""
     kind = find_kind(config.task)
-    named = ColumnNames(config.text_column, config.second_column, config.label_column)
-    files = [kind.read(path, named) for path in (config.train, config.validation)]
-    _check_same_form(files)
+    files = [kind.read(path, config) for path in (config.train, config.validation)]
+    files[0].check_same_form(files[1])
     task = kind.from_examples(files[0].examples, config)
     _check_metric(task, config.metric)
     for file in files:
-        task.encode_targets(file.examples)  # unknown labels are said before the model is read
+        task.check_examples(file.examples)  # unknown labels are said before the model is read
     encoder, encoder_config, weights = load_pretrained(resolve_folder(config.model))
     tokenizer = open_tokenizer(config.model)
     _check_vocabulary(tokenizer, encoder, config.model)
     max_length = _choose_max_length(config, encoder)
-    features = [kind.featurize(file.examples, tokenizer, max_length) for file in files]
+    features = [kind.featurize(file.examples, tokenizer, max_length, config) for file in files]
     train, validation = (
         TaskLoader(one, task.encode_targets(one.examples), tokenizer, batch_size=config.batch_size, shuffle=not number)
         for number, one in enumerate(features)
@@ -88,16 +85,6 @@ def load_task_inputs(config: TaskConfig, say: Say) -> TaskInputs:
     say(f"labels: {task.describe_labels(train.targets)}")
     fingerprint = _hash_examples(features, tokenizer)
     return TaskInputs(config, kind, task, tokenizer, train, validation, fingerprint, encoder, encoder_config, weights)
-
-
-def _check_same_form(files: Sequence[ExampleFile]) -> None:
-    train, validation = files
-    if (train.columns.second is None) != (validation.columns.second is None):
-        pairs, single = (train, validation) if validation.columns.second is None else (validation, train)
-        raise InputError(
-            f"{pairs.path} holds pairs ({pairs.columns}), {single.path} single texts ({single.columns}); name the"
-            " columns with --text-column and --second-column"
-        )
 
 
 def _check_metric(task: Task, metric: str | None) -> None:
@@ -133,6 +120,6 @@ def _hash_examples(features: Sequence[Features], tokenizer: Tokenizer) -> str:
     digest = hashlib.blake2b(tokenizer.backend.to_str().encode(), digest_size=16)
     for one in features:
         for example in one.examples:
-            for part in (example.text, example.second, example.label):
+            for part in example.content:
                 digest.update(repr(part).encode(errors="surrogatepass") + b"\0")
     return digest.hexdigest()

@@ -29,7 +29,7 @@ class TaskBatch(PackedBatch):
 
     @property
     def is_asked(self) -> Tensor:
-        """(B, N) whether there is a target."""
+        """(B, N), or (B, N, W) where W words of a document have one each, whether there is a target."""
         return find_asked(self.known_targets)
 
     @property
@@ -40,7 +40,7 @@ class TaskBatch(PackedBatch):
 
 
 def find_asked(targets: Tensor) -> Tensor:
-    """(B, N) whether targets (B, N) or (B, N, C) are there."""
+    """Whether targets are there: (B, N) of (B, N) or (B, N, C), and (B, N, W) of (B, N, W, C)."""
     is_known = ~targets.isnan() if targets.is_floating_point() else targets != IGNORED_LABEL
     return is_known if is_known.ndim == 2 else is_known[..., 0]
 

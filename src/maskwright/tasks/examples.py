@@ -24,6 +24,11 @@ class Example:
     label: Any
     """As the file has it."""
 
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """What a model learns from."""
+        return self.text, self.second, self.label
+
 
 @dataclass(frozen=True)
 class ExampleFile:
@@ -41,6 +46,16 @@ class ExampleFile:
         left_out = [(self.num_blank, "with an empty text"), (self.num_undecided, "without an agreed label")]
         tail = "".join(f"; {count:,} {reason} left out" for count, reason in left_out if count)
         return f"{len(self.examples):,} examples of {self.path}, {self.columns}{tail}"
+
+    def check_same_form(self, other: ExampleFile) -> None:
+        """Refuse a held-out file of single texts beside pairs, or the other way round."""
+        if (self.columns.second is None) == (other.columns.second is None):
+            return
+        pairs, single = (self, other) if other.columns.second is None else (other, self)
+        raise InputError(
+            f"{pairs.path} holds pairs ({pairs.columns}), {single.path} single texts ({single.columns}); name the"
+            " columns with --text-column and --second-column"
+        )
 
 
 def read_examples(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ class Features:
 
     store: TokenStore
     """A `PairStore` for pairs of texts."""
-    examples: list[Example]
+    examples: list[Any]
     """Those that have tokens, one for each document of the store."""
     num_cut: int
     """Examples that lost their end."""

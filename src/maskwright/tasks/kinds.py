@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
@@ -27,42 +27,69 @@ from maskwright.tasks.task_head import TaskHead
 from maskwright.text.tokenizer import Tokenizer
 
 
+class ExampleSource(Protocol):
+    """The examples of a file, each with its `place` and `content`."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def examples(self) -> list[Any]: ...
+
+    def describe(self) -> str:
+        """How many there are, and what was guessed and left out."""
+        ...
+
+    def check_same_form(self, other: Self) -> None:
+        """Refuse a held-out file that does not go with this one."""
+        ...
+
+
 @dataclass(frozen=True)
 class TaskKind:
-    read: Callable[[str | Path, ColumnNames], ExampleFile]
-    featurize: Callable[[Sequence[Example], Tokenizer, int], Features]
+    read: Callable[[str | Path, TaskConfig], ExampleSource]
+    featurize: Callable[[Sequence[Any], Tokenizer, int, TaskConfig], Features]
+    """Examples to documents of so many tokens at most."""
     build_head: Callable[[PackedEncoder, int, Mapping[str, Any]], TaskHead]
-    from_examples: Callable[[Sequence[Example], TaskConfig], Task]
+    from_examples: Callable[[Sequence[Any], TaskConfig], Task]
     """The task that training examples ask for."""
     from_description: Callable[[Mapping[str, Any]], Task]
     """The task of a saved model, from its config.json."""
 
 
-def _read(path: str | Path, named: ColumnNames) -> ExampleFile:
-    return read_examples(path, named)
+def _read(path: str | Path, config: TaskConfig) -> ExampleFile:
+    return read_examples(path, _name_columns(config))
 
 
-def _read_pairs(path: str | Path, named: ColumnNames) -> ExampleFile:
-    return read_examples(path, named, needs_pair=True)
+def _read_pairs(path: str | Path, config: TaskConfig) -> ExampleFile:
+    return read_examples(path, _name_columns(config), needs_pair=True)
 
 
-def _read_multi_label(path: str | Path, named: ColumnNames) -> ExampleFile:
+def _read_multi_label(path: str | Path, config: TaskConfig) -> ExampleFile:
     """An example may have no class, and then an empty field."""
-    return read_examples(path, named, may_be_unlabelled=True)
+    return read_examples(path, _name_columns(config), may_be_unlabelled=True)
+
+
+def _name_columns(config: TaskConfig) -> ColumnNames:
+    return ColumnNames(config.text_column, config.second_column, config.label_column)
+
+
+def _featurize(examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, config: TaskConfig) -> Features:
+    return featurize(examples, tokenizer, max_length)
 
 
 KINDS = {
     "classification": TaskKind(
-        _read, featurize, build_sequence_head, Classification.from_examples, Classification.from_description
+        _read, _featurize, build_sequence_head, Classification.from_examples, Classification.from_description
     ),
     "multi-label": TaskKind(
-        _read_multi_label, featurize, build_sequence_head, MultiLabel.from_examples, MultiLabel.from_description
+        _read_multi_label, _featurize, build_sequence_head, MultiLabel.from_examples, MultiLabel.from_description
     ),
     "pairs": TaskKind(
-        _read_pairs, featurize, build_sequence_head, Classification.from_examples, Classification.from_description
+        _read_pairs, _featurize, build_sequence_head, Classification.from_examples, Classification.from_description
     ),
     "regression": TaskKind(
-        _read, featurize, build_sequence_head, Regression.from_examples, Regression.from_description
+        _read, _featurize, build_sequence_head, Regression.from_examples, Regression.from_description
     ),
 }
 _SEQUENCE_KINDS = {

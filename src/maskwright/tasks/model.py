@@ -19,7 +19,7 @@ from maskwright.models.encoding import encode
 from maskwright.objectives.loss import LossSums
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.snapshot import ModelSnapshot
-from maskwright.tasks.batch import AskedBatch
+from maskwright.tasks.batch import AskedBatch, TaskBatch
 from maskwright.tasks.depth import compute_rate_factors, freeze_first_layers
 from maskwright.tasks.task import Task
 from maskwright.tasks.task_head import TaskHead, count_documents
@@ -104,7 +104,14 @@ class TaskModel(Objective):
     def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
         asked = corrupted.labels
         logits = self._compute_logits(corrupted.batch, num_documents=asked.shape[1])
-        return self.task.loss_sums(logits, asked)
+        return self.task.loss_sums(self.task.arrange(logits, corrupted.batch, asked), asked)
+
+    def answer(self, batch: TaskBatch) -> tuple[LossSums, Tensor]:
+        """The sums of a batch and, (B, N, ...), what is kept of the answer to each document."""
+        targets = batch.known_targets
+        logits = self._compute_logits(batch, num_documents=targets.shape[1])
+        arranged = self.task.arrange(logits, batch, targets)
+        return self.task.loss_sums(arranged, targets), self.task.condense(arranged)
 
     @property
     def num_sums(self) -> int:

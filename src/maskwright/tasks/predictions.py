@@ -1,10 +1,13 @@
-"""The answers to all examples of a loader. B rows, N documents of a row, C outputs."""
+"""The answers to all examples of a loader. B rows, N documents of a row."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from maskwright.tasks.batch import TaskBatch
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.pooling import pool
@@ -12,22 +15,34 @@ from maskwright.training.modes import evaluation_mode
 from maskwright.training.world import World
 
 
-@torch.no_grad()
-def predict_examples(
-    model: TaskModel, loader: TaskLoader, world: World | None = None, device: torch.device | str = "cpu"
-) -> Tensor:
-    """Logits (examples, C) in the order of the examples.
+@dataclass(frozen=True)
+class Answers:
+    sums: list[float]
+    """Of losses, counts and figures."""
+    values: Tensor
+    """(examples, ...): what the task keeps of each answer, in the order of the examples."""
 
-    With several processes each answers its share of the rows, and `device` is where they exchange their answers.
-    """
-    answers = torch.zeros(loader.num_examples, model.task.num_outputs, device=device)
+
+@torch.no_grad()
+def answer_examples(
+    model: TaskModel, loader: TaskLoader, world: World | None = None, device: torch.device | str = "cpu"
+) -> Answers:
+    """With several processes each answers its share of the rows, and `device` is where they exchange their answers."""
+    world = world or World()
+    sums = torch.zeros(model.num_sums, dtype=torch.float64, device=device)
+    answers: Tensor | None = None
     own_device = next(model.parameters()).device
     with evaluation_mode(model):
         for batch in loader.epoch(0):
             batch = batch.to(own_device)
-            logits = model.predict(batch)
-            numbers = pool(batch.sample_ids[..., None], batch, logits.shape[1], "cls")[..., 0]
-            places = torch.arange(1, logits.shape[1] + 1, device=own_device)
+            assert isinstance(batch, TaskBatch)
+            batch_sums, values = model.answer(batch)
+            sums += torch.cat([batch_sums.losses, batch_sums.counts, batch_sums.figures]).to(device)
+            if answers is None:
+                answers = torch.zeros(loader.num_examples, *values.shape[2:], device=device)
+            numbers = pool(batch.sample_ids[..., None], batch, values.shape[1], "cls")[..., 0]
+            places = torch.arange(1, values.shape[1] + 1, device=own_device)
             is_there = places <= batch.document_ids.amax(1, keepdim=True)
-            answers[numbers[is_there].to(device)] = logits[is_there].float().to(device)
-    return (world or World()).sum(answers).cpu()
+            answers[numbers[is_there].to(device)] = values[is_there].float().to(device)
+    assert answers is not None, "a loader has examples"
+    return Answers(world.sum(sums).tolist(), world.sum(answers).cpu())

@@ -65,8 +65,8 @@ class Regression(Task):
         loss_sum, count, *moments = sums
         return {"loss": loss_sum / (count or math.nan), "pearson": compute_pearson(count, moments)}
 
-    def score_predictions(self, logits: Tensor, targets: Tensor) -> Scores:
-        return {"spearman": compute_spearman(logits[:, 0], targets)}
+    def score_answers(self, answers: Tensor, targets: Tensor, examples: Sequence[Example]) -> Scores:
+        return {"spearman": compute_spearman(answers[:, 0], targets)}
 
     def prepare_head(self, output: nn.Linear, targets: Tensor) -> None:
         """Begin with the mean label for every example, so that the first steps need not find it."""

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from maskwright.batch import PackedBatch
 from maskwright.objectives.loss import LossSums
-from maskwright.tasks.examples import Example
 
 Scores = dict[str, float]
 
 
 class Task(nn.Module, ABC):
-    """Turns labels into targets, and logits and targets into a loss and metrics.
+    """Turns labels into targets, and logits and targets into a loss and metrics. B rows, N documents of a row.
 
     Metrics are computed from sums over examples, which add up exactly over batches and processes.
     """
@@ -33,13 +33,25 @@ class Task(nn.Module, ABC):
     def num_figures(self) -> int:
         """Sums beside loss and count that the metrics are computed from."""
 
+    def check_examples(self, examples: Sequence[Any]) -> None:
+        """Refuse labels that the model cannot know with an `InputError`, before there are tokens."""
+        self.encode_targets(examples)
+
     @abstractmethod
-    def encode_targets(self, examples: Sequence[Example]) -> Tensor:
-        """What the model must answer, one row for each example; labels it cannot know are an `InputError`."""
+    def encode_targets(self, examples: Sequence[Any]) -> Tensor:
+        """What the model must answer, one row for each example that became a document of tokens."""
+
+    def arrange(self, logits: Tensor, batch: PackedBatch, targets: Tensor) -> Tensor:
+        """The logits of what targets (B, N, ...) ask: (B, N, ..., C). The head's logits (B, N, C) are that already."""
+        return logits
 
     @abstractmethod
     def loss_sums(self, logits: Tensor, targets: Tensor) -> LossSums:
-        """The loss and the figures, summed over what is asked."""
+        """The loss and the figures of arranged logits, summed over what is asked."""
+
+    def condense(self, logits: Tensor) -> Tensor:
+        """What is kept of arranged logits to score and draw all answers at once: (B, N, ...), its shape fixed."""
+        return logits
 
     @abstractmethod
     def compute_metrics(self, sums: Sequence[float]) -> Scores:
@@ -56,8 +68,8 @@ class Task(nn.Module, ABC):
     def prepare_head(self, output: nn.Linear, targets: Tensor) -> None:
         """Set a new head's last layer to what is known before training."""
 
-    def score_predictions(self, logits: Tensor, targets: Tensor) -> Scores:
-        """Metrics that need all answers at once, for the final evaluation."""
+    def score_answers(self, answers: Tensor, targets: Tensor, examples: Sequence[Any]) -> Scores:
+        """Metrics that need all condensed answers at once, one row for each example, for the final evaluation."""
         return {}
 
     def score_classes(self, sums: Sequence[float]) -> Mapping[str, Scores]:
