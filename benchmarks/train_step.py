@@ -1,140 +1,107 @@
 """One training step of ours beside one of transformers: same shape, same texts, same precision, same device.
 
-The peer is `BertForMaskedLM` with its MLM collator, padded batches and fused AdamW, as `transformers.Trainer` runs it.
-Texts are random tokens of log-normal length (mean about 0.35 of the maximum), as sentences have, or all of full length.
+The peer is `BertForMaskedLM` (or `ModernBertForMaskedLM`) with its MLM collator, padded batches, fused AdamW and
+clipping, as `transformers.Trainer` runs it, eager and compiled. Texts are random tokens of log-normal length (mean
+about 0.35 of the maximum), as sentences have, or with --dense all of full length. Batches are made ahead on both sides,
+so that what is timed is the step: copying, masking (ours does it there), forward, backward, clipping, update.
+
+Model FLOP are those that the method needs: 6 for each weight of a matrix and token, and attention over the row; ours
+runs the vocabulary's projection on masked tokens alone. The peak is that of a large product in the same precision,
+measured in the same run. `ratio` is ours against the fastest row of the peer with the same dropout, in real tokens.
+Before that, both sides take the same steps from the same weights, and their losses are compared.
 
     python benchmarks/train_step.py --variant tiny --length 128
+    python benchmarks/train_step.py --device cuda --variant base --rows 512 --precision bf16 --dense
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
-from collections.abc import Callable, Iterator
-from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-from transformers import BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling, PreTrainedTokenizerFast
+from step_sides import FAMILIES, RATIO, Ours, Peer, compare_losses, make_documents
 
-import maskwright as mw
-from maskwright.data.loader import PackedLoader
-from maskwright.data.store import TokenStore
-from maskwright.training.engine import Engine
-from maskwright.training.precision import Precision
-from maskwright.training.state import TrainingState
-
-CLS, SEP, PAD, MASK, FIRST = 2, 3, 0, 4, 5
+TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 2e-2}
+"""How far the two losses of a step may be apart, as a share of the loss."""
+NUM_COMPARED = 5
+NUM_WARM_UP = 3
+SIDES = {"transformers": Peer, "maskwright": Ours}
 
 
-def make_documents(num_documents: int, length: int, vocab_size: int, is_dense: bool) -> list[list[int]]:
-    random = np.random.default_rng(0)
-    lengths = np.full(num_documents, length - 2)
-    if not is_dense:
-        lengths = np.clip(np.exp(random.normal(np.log(0.3 * length), 0.6, num_documents)), 3, length - 2).astype(int)
-    return [random.integers(FIRST, vocab_size, size).tolist() for size in lengths]
-
-
-class Peer:
-    """transformers: padded batches, the head on every token."""
-
-    def __init__(self, arguments: argparse.Namespace, documents: list[list[int]]) -> None:
-        self.model = BertForMaskedLM(build_peer_config(arguments)).to(arguments.device).train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4, fused=True)
-        self.collator = DataCollatorForLanguageModeling(build_peer_tokenizer(arguments.vocab_size))
-        self.precision = Precision(arguments.precision)
-        self.precision.apply()
-        self.rows = [{"input_ids": [CLS, *ids, SEP]} for ids in documents]
-        self.device, self.batch_rows, self.length = arguments.device, arguments.rows, arguments.length
-
-    def batches(self) -> Iterator[dict[str, torch.Tensor]]:
-        for start in cycle(range(0, len(self.rows) - self.batch_rows + 1, self.batch_rows)):
-            rows = [
-                {"input_ids": row["input_ids"] + [PAD] * (self.length - len(row["input_ids"]))}
-                for row in self.rows[start : start + self.batch_rows]
-            ]
-            for row in rows:
-                row["attention_mask"] = [int(token_id != PAD) for token_id in row["input_ids"]]
-            yield self.collator(rows)
-
-    def step(self, batch: dict[str, torch.Tensor]) -> int:
-        with self.precision.autocast(torch.device(self.device)):
-            loss = self.model(**{name: tensor.to(self.device) for name, tensor in batch.items()}).loss
-        self.optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        return int(batch["attention_mask"].sum())
-
-
-class Ours:
-    """Packed rows, the head on masked tokens only."""
-
-    def __init__(self, arguments: argparse.Namespace, documents: list[list[int]]) -> None:
-        encoder = mw.BERT.from_variant(
-            arguments.variant, vocab_size=arguments.vocab_size, max_position_embeddings=arguments.length
-        )
-        model = mw.MaskedLanguageModel(
-            encoder, arguments.vocab_size, mask_token_id=MASK, special_token_ids=range(FIRST)
-        )
-        training = mw.TrainingConfig(device=arguments.device, precision=arguments.precision)
-        engine = Engine(model, mw.OptimizerConfig(learning_rate=1e-4), mw.ScheduleConfig(), training, seed=0)
-        self.train_step = engine.begin(TrainingState(), print)
-        self.loader = PackedLoader(
-            TokenStore.from_documents(documents, arguments.vocab_size),
-            cls_token_id=CLS,
-            sep_token_id=SEP,
-            pad_token_id=PAD,
-            row_length=arguments.length,
-            rows_per_batch=arguments.rows,
-        )
-        self.device = arguments.device
-
-    def batches(self) -> Iterator[mw.PackedBatch]:
-        while True:
-            yield from self.loader
-
-    def step(self, batch: mw.PackedBatch) -> int:
-        self.train_step(batch.to(self.device), step=0, epoch=0, mask_ratio=0.15)
-        return batch.num_tokens()
-
-
-def build_peer_config(arguments: argparse.Namespace) -> BertConfig:
-    shape = mw.BERT.build_config(arguments.variant)
-    return BertConfig(
-        vocab_size=arguments.vocab_size,
-        hidden_size=shape.hidden_size,
-        num_hidden_layers=shape.num_hidden_layers,
-        num_attention_heads=shape.num_attention_heads,
-        intermediate_size=shape.intermediate_size,
-        max_position_embeddings=arguments.length,
-    )
-
-
-def build_peer_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{index}" for index in range(FIRST, vocab_size))]
-    backend = Tokenizer(WordLevel({name: index for index, name in enumerate(names)}, unk_token="[UNK]"))
-    roles = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
-
-
-def measure(build: Callable[[], Peer | Ours], num_steps: int, device: str) -> dict[str, float]:
-    """Real tokens per second over steps after two to warm up."""
-    side = build()
-    batches = side.batches()
-    for batch in islice(batches, 2):
+def measure(name: str, is_compiled: bool, dropout: float, arguments: argparse.Namespace) -> dict[str, Any]:
+    free_memory()
+    begun = time.perf_counter()
+    side = SIDES[name](arguments, is_compiled, dropout)
+    batches = side.make_batches(arguments.texts, NUM_WARM_UP + arguments.steps)
+    begun = time.perf_counter()
+    side.step(batches[0])
+    synchronize(arguments.device)
+    first_s = time.perf_counter() - begun
+    for batch in batches[1:NUM_WARM_UP]:
         side.step(batch)
-    synchronize(device)
-    begin = time.perf_counter()
-    num_tokens = sum(side.step(batch) for batch in islice(batches, num_steps))
-    synchronize(device)
-    seconds = time.perf_counter() - begin
-    return {"real_tokens_per_s": num_tokens / seconds, "step_ms": 1e3 * seconds / num_steps}
+    synchronize(arguments.device)
+    begun = time.perf_counter()
+    for batch in batches[NUM_WARM_UP:]:
+        side.step(batch)
+    synchronize(arguments.device)
+    seconds = time.perf_counter() - begun
+    counts = [side.count_tokens(batch) for batch in batches[NUM_WARM_UP:]]
+    num_tokens, num_real = (sum(one) for one in zip(*counts, strict=True))
+    flops = count_flops(side.model, arguments, head_share=1.0 if name == "transformers" else RATIO)
+    figures = {
+        "side": name,
+        "compiled": is_compiled,
+        "dropout": dropout,
+        "tokens_per_s": num_tokens / seconds,
+        "real_tokens_per_s": num_real / seconds,
+        "model_tflops": flops * num_tokens / seconds / 1e12,
+        "step_ms": 1e3 * seconds / arguments.steps,
+        "first_step_s": first_s,
+    }
+    if arguments.device.startswith("cuda"):
+        figures["memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    return figures
+
+
+def count_flops(model: torch.nn.Module, arguments: argparse.Namespace, head_share: float) -> float:
+    """Of a token, forward and backward."""
+    shape = FAMILIES[arguments.family].build_config(arguments.variant)
+    table = arguments.vocab_size * shape.hidden_size
+    matrices = sum(param.numel() for param in model.parameters() if param.ndim == 2)
+    tables = table + (shape.hidden_size * (arguments.length + 2) if arguments.family == "bert" else 0)
+    head = table + shape.hidden_size**2
+    layers = matrices - tables - shape.hidden_size**2
+    attention = 12 * shape.num_hidden_layers * arguments.length * shape.hidden_size
+    return 6 * (layers + head_share * head) + attention
+
+
+def measure_peak(device: str, precision: str) -> float:
+    """TFLOP/s of a large matrix product."""
+    size, dtype = (8192, torch.float32) if device.startswith("cuda") else (1024, torch.float32)
+    if precision == "bf16":
+        dtype = torch.bfloat16
+    left, right = torch.randn(2, size, size, device=device, dtype=dtype)
+    best = float("inf")
+    for _ in range(8):
+        synchronize(device)
+        begun = time.perf_counter()
+        left @ right
+        synchronize(device)
+        best = min(best, time.perf_counter() - begun)
+    return 2 * size**3 / best / 1e12
+
+
+def free_memory() -> None:
+    gc.collect()
+    torch.compiler.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
 
 
 def synchronize(device: str) -> None:
@@ -142,35 +109,99 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
+def check_losses(arguments: argparse.Namespace) -> float:
+    """The largest difference of the losses of both sides, as a share; too large a one ends the run."""
+    pairs = compare_losses(arguments, arguments.texts, NUM_COMPARED)
+    worst = max(abs(theirs - ours) / theirs for theirs, ours in pairs)
+    theirs, ours = pairs[-1]
+    print(
+        f"loss after {NUM_COMPARED} steps from the same weights: transformers {theirs:.4f}, maskwright {ours:.4f}; "
+        f"largest difference {worst:.1e} (at most {TOLERANCE[arguments.precision]:.0e})"
+    )
+    if worst > TOLERANCE[arguments.precision]:
+        raise SystemExit("the two sides do not compute the same loss")
+    return worst
+
+
+def print_table(rows: list[dict[str, Any]], peak: float) -> None:
+    print(f"{'':<38}{'k tokens/s':>11}{'real':>9}{'TFLOP/s':>9}{'of peak':>9}{'ms':>8}{'GiB':>7}{'first step s':>14}")
+    for row in rows:
+        kind = "compiled" if row["compiled"] else "eager"
+        label = f"{row['side']}, {kind}, dropout {row['dropout']:g}"
+        memory = f"{row['memory_gib']:7.1f}" if "memory_gib" in row else f"{'':7}"
+        print(
+            f"{label:<38}{row['tokens_per_s'] / 1e3:11,.2f}{row['real_tokens_per_s'] / 1e3:9,.2f}"
+            f"{row['model_tflops']:9.3g}{row['model_tflops'] / peak:9.0%}{row['step_ms']:8,.0f}{memory}"
+            f"{row['first_step_s']:14.1f}"
+        )
+
+
+def compare(rows: list[dict[str, Any]], dropout: float) -> dict[str, float]:
+    """Ours against the peer's fastest, with the same dropout."""
+    alike = [row for row in rows if row["dropout"] == dropout]
+    best = {
+        name: max((row for row in alike if row["side"] == name), key=lambda row: row["real_tokens_per_s"])
+        for name in SIDES
+    }
+    ours, theirs = best["maskwright"], best["transformers"]
+    ratios = {"speed": ours["real_tokens_per_s"] / theirs["real_tokens_per_s"]}
+    if "memory_gib" in ours:
+        ratios["memory"] = ours["memory_gib"] / theirs["memory_gib"]
+    return ratios
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variant", default="tiny", choices=list(mw.BERT.variants))
+    parser.add_argument("--family", default="bert", choices=list(FAMILIES))
+    parser.add_argument("--variant", default="tiny", choices=["tiny", "small", "base", "large"])
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--vocab-size", type=int, default=30522)
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--precision", default="fp32", choices=["fp32", "tf32", "bf16"])
-    parser.add_argument("--dense", action="store_true", help="all texts of full length")
+    parser.add_argument("--precision", default="fp32", choices=list(TOLERANCE))
+    parser.add_argument("--dropout", type=float, nargs="+", default=[0.1], help="one or several rates")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--dense", action="store_true", help="all texts of full length")
+    kinds.add_argument("--padded", action="store_true", help="texts of log-normal length, as sentences have (default)")
+    parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], help="unset: both on GPUs, eager on CPUs")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
+    modes = arguments.modes or (["eager", "compiled"] if arguments.device.startswith("cuda") else ["eager"])
     torch.manual_seed(0)
-    documents = make_documents(8 * arguments.rows, arguments.length, arguments.vocab_size, arguments.dense)
-    results = {
-        "transformers": measure(lambda: Peer(arguments, documents), arguments.steps, arguments.device),
-        "maskwright": measure(lambda: Ours(arguments, documents), arguments.steps, arguments.device),
-    }
+    arguments.texts = make_documents(8 * arguments.rows, arguments.length, arguments.vocab_size, arguments.dense)
     texts = "dense" if arguments.dense else "variable length"
-    print(
-        f"BERT {arguments.variant}, {arguments.rows} rows of {arguments.length}, {texts}, {arguments.device},"
-        f" {arguments.precision}"
+    title = (
+        f"{arguments.family} {arguments.variant}, {arguments.rows} rows of {arguments.length}, {texts},"
+        f" {arguments.device}, {arguments.precision}"
     )
-    for name, figures in results.items():
-        print(f"{name:<14} {figures['real_tokens_per_s']:10,.0f} real tokens/s  {figures['step_ms']:8,.0f} ms a step")
-    ratio = results["maskwright"]["real_tokens_per_s"] / results["transformers"]["real_tokens_per_s"]
+    print(title)
+    difference = check_losses(arguments)
+    peak = measure_peak(arguments.device, arguments.precision)
+    rows = [
+        measure(name, mode == "compiled", dropout, arguments)
+        for dropout in arguments.dropout
+        for name in SIDES
+        for mode in modes
+    ]
+    print_table(rows, peak)
+    ratios = {dropout: compare(rows, dropout) for dropout in arguments.dropout}
     if arguments.json:
-        arguments.json.write_text(json.dumps({**results, "ratio": ratio}, indent=2) + "\n")
-    print(f"ratio {ratio:.2f}x")
+        facts = {"title": title, "machine": name_machine(arguments.device), "peak_tflops": peak}
+        results = {**facts, "loss_difference": difference, "rows": rows, "ratios": ratios}
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+    for dropout, ratio in ratios.items():
+        memory = f", memory {ratio['memory']:.2f}x" if "memory" in ratio else ""
+        print(f"ratio {ratio['speed']:.2f}x (dropout {dropout:g}{memory})")
+
+
+def name_machine(device: str) -> str:
+    import platform
+
+    if device.startswith("cuda"):
+        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    return f"{torch.get_num_threads()} threads, {platform.machine()}, torch {torch.__version__}"
 
 
 if __name__ == "__main__":

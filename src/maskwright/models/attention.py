@@ -8,8 +8,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from maskwright.models.block_masks import choose_kernel_options
 from maskwright.models.layers import StackedLinear
+
+AttentionMask = Tensor | BlockMask | None
+"""What tokens may see: a dense mask, scores to add, or blocks for compiled layers; None where all is seen."""
 
 
 def build_attention_mask(document_ids: Tensor | None, is_causal: Tensor | None = None) -> Tensor | None:
@@ -64,15 +69,24 @@ class SelfAttention(nn.Module):
         self.qkv = StackedLinear(width, width, num_stacked=3, bias=bias)
         self.output = nn.Linear(width, width, bias=bias)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, attention_mask: AttentionMask, rotation: Rotation | None = None) -> Tensor:
         rows, length, width = hidden.shape
         qkv = self.qkv(hidden).view(rows, length, 3, self.num_attn_heads, width // self.num_attn_heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         if rotation is not None:
             query, key = rotation.apply(query), rotation.apply(key)
+        attended = self._attend(query, key, value, attention_mask)
+        return self.output(attended.transpose(1, 2).reshape(rows, length, width))
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: AttentionMask) -> Tensor:
+        """(B, H, S, K) of the same"""
+        if isinstance(attention_mask, BlockMask):
+            options = choose_kernel_options(query)
+            attended = flex_attention(query, key, value, block_mask=attention_mask, kernel_options=options)
+            assert isinstance(attended, Tensor)
+            return attended
         if attention_mask is not None and attention_mask.is_floating_point():
             attention_mask = attention_mask.to(query.dtype)  # scores to add, computed beside an autocast product
-        attended = F.scaled_dot_product_attention(
+        return F.scaled_dot_product_attention(
             query, key, value, attn_mask=attention_mask, dropout_p=self.dropout if self.training else 0.0
         )
-        return self.output(attended.transpose(1, 2).reshape(rows, length, width))

@@ -12,7 +12,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
-from maskwright.models.attention import SelfAttention, build_attention_mask
+from maskwright.models.attention import AttentionMask, SelfAttention
 from maskwright.models.encoder import PackedEncoder, build_shape, check_choice, check_positive, check_shape
 from maskwright.models.init import ResidualInit
 from maskwright.models.layers import NormalizationType, StochasticDepth, build_activation, build_norm
@@ -84,7 +84,7 @@ class BertLayer(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.stochastic_depth = StochasticDepth(stochastic_depth_rate)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def forward(self, hidden: Tensor, attention_mask: AttentionMask) -> Tensor:
         attended = self.dropout(self.attention(hidden, attention_mask))
         hidden = self.attention_norm(hidden + self.stochastic_depth(attended))
         transformed = self.dropout(self.down(self.activation(self.up(hidden))))
@@ -138,6 +138,10 @@ class BERT(PackedEncoder):
     def activation(self) -> str:
         return str(self.config.hidden_act)
 
+    @property
+    def attention_dropout(self) -> float:
+        return float(self.config.attention_probs_dropout_prob)
+
     def build_embedding_projection(self) -> nn.Module:
         """From the embeddings' width to the layers'."""
         return nn.Identity()
@@ -156,7 +160,7 @@ class BERT(PackedEncoder):
     def run_layers(
         self, hidden: Tensor, positions: Tensor, document_ids: Tensor | None, is_causal: Tensor | None = None
     ) -> Tensor:
-        attention_mask = build_attention_mask(document_ids, is_causal)
+        attention_mask = self.build_mask(hidden, positions, document_ids, is_causal)
         for index in range(self.config.num_hidden_layers):
             hidden = self.run_layer(self.layer_at(index), hidden, attention_mask)
         return hidden

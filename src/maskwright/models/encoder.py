@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from maskwright.errors import InputError
+from maskwright.models.attention import AttentionMask, build_attention_mask, limit_to_window
+from maskwright.models.block_masks import build_block_mask, supports_blocks
+from maskwright.models.compilation import LayerCompiler
 from maskwright.models.init import init_weights, zero_residual_outputs
 from maskwright.models.layers import ACTIVATIONS
 from maskwright.models.output import EncoderOutput
@@ -32,6 +36,8 @@ class PackedEncoder(nn.Module, ABC):
     config: Any
     recomputes_activations = False
     """Whether a layer's inner results are computed again in the backward pass instead of being kept."""
+    layer_compiler: LayerCompiler | None = None
+    """Runs layers compiled in training, where it is set."""
 
     @classmethod
     def from_variant(cls, variant: str, **overrides: Any) -> Self:
@@ -96,6 +102,11 @@ class PackedEncoder(nn.Module, ABC):
         """The name of the feed-forward's activation."""
 
     @property
+    @abstractmethod
+    def attention_dropout(self) -> float:
+        """Share of attention weights left out in training."""
+
+    @property
     def mlm_head_bias(self) -> bool:
         """Whether the first product of this family's prediction head has a bias."""
         return True
@@ -148,18 +159,51 @@ class PackedEncoder(nn.Module, ABC):
             positions = torch.arange(length, device=input_ids.device)
         if document_ids is None and attention_mask is not None:
             document_ids = attention_mask != 0
-        embedded = self.embed(input_ids, positions, token_type_ids)
+        embedded = _as_computed(self.embed(input_ids, positions, token_type_ids))
         return EncoderOutput(last_hidden_state=self.run_layers(embedded, positions, document_ids, is_causal))
 
-    def run_layer(self, layer: nn.Module, *inputs: Any) -> Tensor:
+    def build_mask(
+        self,
+        hidden: Tensor,
+        positions: Tensor,
+        document_ids: Tensor | None,
+        is_causal: Tensor | None = None,
+        half_window: int | None = None,
+    ) -> AttentionMask:
+        """What tokens may see: their own document, at most `half_window` places away where it is given."""
+        head_size = self.hidden_size // self.config.num_attention_heads
+        if (
+            document_ids is not None
+            and hidden.is_cuda  # on CPUs blocks have no backward pass
+            and self._find_compiler(hidden) is not None
+            and supports_blocks(head_size, self.attention_dropout)
+        ):
+            return build_block_mask(document_ids, is_causal, half_window)
+        mask = build_attention_mask(document_ids, is_causal)
+        return mask if half_window is None else limit_to_window(mask, positions, half_window)
+
+    def run_layer(self, layer: nn.Module, hidden: Tensor, *others: Any) -> Tensor:
+        compiler = self._find_compiler(hidden)
+        run: Any = layer if compiler is None else partial(compiler.run, layer)
         if self.recomputes_activations and torch.is_grad_enabled():
-            return checkpoint(layer, *inputs, use_reentrant=False)
-        return layer(*inputs)
+            return checkpoint(run, hidden, *others, use_reentrant=False)
+        return run(hidden, *others)
+
+    def _find_compiler(self, hidden: Tensor) -> LayerCompiler | None:
+        compiler = self.layer_compiler
+        return compiler if compiler is not None and self.training and compiler.accepts(hidden) else None
 
     def reset_parameters(self) -> None:
         init_weights(self, self.config.initializer_range)
         if self.config.residual_init == "zero":
             zero_residual_outputs(self.residual_outputs())
+
+
+def _as_computed(embedded: Tensor) -> Tensor:
+    """In bf16 where products are: half the memory between layers. fp16 has too small a range for sums over layers."""
+    kind = embedded.device.type
+    is_bf16 = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+    return embedded.to(torch.bfloat16) if is_bf16 else embedded
 
 
 def build_shape(layers: int, width: int, attn_heads: int, intermediate_size: int) -> dict[str, Any]:

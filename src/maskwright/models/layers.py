@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from maskwright.models.gelu import GELU
 
 NormalizationType = Literal["layer_norm", "rms_norm"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "gelu": nn.GELU,
+    "gelu": GELU,
     "gelu_new": lambda: nn.GELU(approximate="tanh"),  # type: ignore[dict-item]
     "relu": nn.ReLU,
     "silu": nn.SiLU,
@@ -17,8 +20,25 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
+class LayerNorm(nn.LayerNorm):
+    """Answers in the numbers of its input, also under autocast, where torch's own would answer in fp32."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        weight, bias = (None if param is None else param.to(hidden.dtype) for param in (self.weight, self.bias))
+        with torch.autocast(hidden.device.type, enabled=False):
+            return F.layer_norm(hidden, self.normalized_shape, weight, bias, self.eps)
+
+
+class RMSNorm(nn.RMSNorm):
+    """Answers in the numbers of its input, also under autocast."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        with torch.autocast(hidden.device.type, enabled=False):
+            return F.rms_norm(hidden, self.normalized_shape, self.weight.to(hidden.dtype), self.eps)
+
+
 def build_norm(normalization_type: NormalizationType, width: int, eps: float) -> nn.Module:
-    return nn.RMSNorm(width, eps=eps) if normalization_type == "rms_norm" else nn.LayerNorm(width, eps=eps)
+    return RMSNorm(width, eps=eps) if normalization_type == "rms_norm" else LayerNorm(width, eps=eps)
 
 
 def build_activation(name: str) -> nn.Module:

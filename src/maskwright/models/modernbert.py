@@ -12,10 +12,10 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
-from maskwright.models.attention import Rotation, SelfAttention, build_attention_mask, limit_to_window
+from maskwright.models.attention import AttentionMask, Rotation, SelfAttention
 from maskwright.models.encoder import PackedEncoder, build_shape, check_positive, check_shape
 from maskwright.models.init import ResidualInit
-from maskwright.models.layers import build_activation
+from maskwright.models.layers import LayerNorm, build_activation
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ModernBertLayer(nn.Module):
         self.dropout = nn.Dropout(config.mlp_dropout)
         self.down = nn.Linear(config.intermediate_size, width, bias=False)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None, rotation: Rotation) -> Tensor:
+    def forward(self, hidden: Tensor, attention_mask: AttentionMask, rotation: Rotation) -> Tensor:
         attended = self.attention(self.attention_norm(hidden), attention_mask, rotation)
         hidden = hidden + self.attention_dropout(attended)
         value, gate = self.up(self.feed_forward_norm(hidden)).chunk(2, dim=-1)
@@ -123,6 +123,10 @@ class ModernBERT(PackedEncoder):
         return str(self.config.hidden_activation)
 
     @property
+    def attention_dropout(self) -> float:
+        return float(self.config.attention_dropout)
+
+    @property
     def mlm_head_bias(self) -> bool:
         return bool(self.config.classifier_bias)
 
@@ -146,9 +150,10 @@ class ModernBERT(PackedEncoder):
     ) -> Tensor:
         config = self.config
         head_size = config.hidden_size // config.num_attention_heads
-        global_mask = build_attention_mask(document_ids, is_causal)
+        half_window = config.local_attention // 2
+        global_mask = self.build_mask(hidden, positions, document_ids, is_causal)
         global_rotation = Rotation(positions, head_size, config.global_rope_theta)
-        local_mask = limit_to_window(global_mask, positions, config.local_attention // 2)
+        local_mask = self.build_mask(hidden, positions, document_ids, is_causal, half_window)
         local_rotation = Rotation(positions, head_size, config.local_rope_theta)
         for layer in self.layers:
             if layer.is_global:
@@ -158,5 +163,5 @@ class ModernBERT(PackedEncoder):
         return self.final_norm(hidden)
 
 
-def _build_norm(config: ModernBertConfig) -> nn.LayerNorm:
-    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, bias=config.norm_bias)
+def _build_norm(config: ModernBertConfig) -> LayerNorm:
+    return LayerNorm(config.hidden_size, eps=config.norm_eps, bias=config.norm_bias)

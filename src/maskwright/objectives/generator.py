@@ -17,6 +17,7 @@ from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.init import init_weights
+from maskwright.models.layers import LayerNorm
 from maskwright.models.modernbert import ModernBERT
 
 _EMBEDDING_PARTS: dict[type[PackedEncoder], tuple[str, ...]] = {
@@ -46,7 +47,7 @@ class Generator(nn.Module):
         self.dense = nn.Linear(inner, outer, bias=bias)
         self.activation = nn.GELU()
         self.dropout = nn.Dropout(head_dropout)
-        self.norm = nn.LayerNorm(outer, eps=layer_norm_eps, bias=encoder.mlm_norm_bias)
+        self.norm = LayerNorm(outer, eps=layer_norm_eps, bias=encoder.mlm_norm_bias)
         self.output_bias = nn.Parameter(encoder.get_input_embeddings().weight.new_zeros(vocab_size))
         for part in (self.projection, self.dense, self.norm):
             init_weights(part, initializer_range)

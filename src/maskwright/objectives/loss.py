@@ -53,13 +53,14 @@ def gather_labelled(hidden: Tensor, labels: Tensor, capacity: int | None = None)
     is_labelled = flat_labels != IGNORED_LABEL
     if capacity is None:
         index = torch.nonzero(is_labelled).flatten()
-        return hidden.flatten(0, 1)[index], flat_labels[index]
+        return hidden.flatten(0, 1).index_select(0, index), flat_labels[index]
     slot = is_labelled.cumsum(0) - 1
     slot = torch.where(is_labelled & (slot < capacity), slot, capacity)
     tokens = torch.arange(len(flat_labels), device=labels.device)
     index = torch.zeros(capacity + 1, dtype=torch.long, device=labels.device).scatter_(0, slot, tokens)
     slot_labels = torch.full_like(index, IGNORED_LABEL).scatter_(0, slot, flat_labels)
-    return hidden.flatten(0, 1)[index[:capacity]], slot_labels[:capacity]
+    # Selected rather than indexed: its gradient is added in place, where that of an index is sorted first.
+    return hidden.flatten(0, 1).index_select(0, index[:capacity]), slot_labels[:capacity]
 
 
 def compute_loss_sums(logits: Tensor, labels: Tensor) -> LossSums:

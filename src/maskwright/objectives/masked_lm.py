@@ -5,10 +5,11 @@ B rows, S row length, D width, M masked slots, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
@@ -20,7 +21,7 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import encode, find_hidden_size, find_input_embedding, find_max_length
 from maskwright.models.init import init_weights
 from maskwright.models.keras_encoder import check_has_weights
-from maskwright.models.layers import ACTIVATIONS, build_activation
+from maskwright.models.layers import ACTIVATIONS, LayerNorm, build_activation
 from maskwright.models.output import MaskedLMOutput
 from maskwright.models.transformers_head import TransformersHead
 from maskwright.objectives import arguments
@@ -89,6 +90,7 @@ class MaskedLanguageModel(Objective):
             span_max_words=span_max_words,
         )
         self._mask_calls = 0
+        self._compiled_scoring: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
 
         self.encoder = encoder
         self.mlm_head = mlm_head
@@ -103,7 +105,7 @@ class MaskedLanguageModel(Objective):
         self.mlm_dense = nn.Linear(hidden_size, head_size, bias=getattr(encoder, "mlm_head_bias", True))
         self.mlm_activation = build_activation(self.mlm_head_activation)
         self.mlm_dropout = nn.Dropout(dropout)
-        self.mlm_norm = nn.LayerNorm(head_size, eps=norm_eps, bias=getattr(encoder, "mlm_norm_bias", True))
+        self.mlm_norm = LayerNorm(head_size, eps=norm_eps, bias=getattr(encoder, "mlm_norm_bias", True))
         self.mlm_output = nn.Linear(head_size, self.vocab_size)
         for part in (self.mlm_dense, self.mlm_norm, self.mlm_output):
             init_weights(part, self.initializer_range)
@@ -221,7 +223,22 @@ class MaskedLanguageModel(Objective):
 
     def _score(self, hidden: Tensor, labels: Tensor, capacity: int | None = None) -> LossSums:
         slots, slot_labels = gather_labelled(hidden, labels, capacity)
-        return compute_loss_sums(self.predict(slots), slot_labels)
+        if self._compiled_scoring is not None and torch.is_grad_enabled():
+            return LossSums(*self._compiled_scoring(slots, slot_labels))
+        return self._score_slots(slots, slot_labels)
+
+    def _score_slots(self, slots: Tensor, labels: Tensor) -> LossSums:
+        return compute_loss_sums(self.predict(slots), labels)
+
+    def compile_parts(self) -> None:
+        """The head too: its softmax over the vocabulary then never leaves the kernel in fp32."""
+        super().compile_parts()
+
+        def score(slots: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            sums = self._score_slots(slots, labels)
+            return sums.losses, sums.counts, sums.figures
+
+        self._compiled_scoring = torch.compile(score)
 
     def _mask_tokens(
         self, inputs: Mapping[str, Tensor] | Tensor | PackedBatch, epoch: int | None = None

@@ -11,6 +11,8 @@ from torch import nn
 
 from maskwright.batch import PackedBatch
 from maskwright.masking.tokens import CorruptedBatch, TokenMasker
+from maskwright.models.compilation import LayerCompiler
+from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives.loss import LossSums
 from maskwright.objectives.snapshot import ModelSnapshot
 
@@ -63,6 +65,12 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def load_weights(self, folder: Path) -> None:
         """Fill this model from a saved one of the same shape."""
+
+    def compile_parts(self) -> None:
+        """Run what is worth it as compiled kernels in training."""
+        for encoder in (self.encoder, *self.other_encoders()):
+            if isinstance(encoder, PackedEncoder):
+                encoder.layer_compiler = LayerCompiler()
 
     def other_encoders(self) -> list[nn.Module]:
         """Encoders beside `encoder` whose layers can be cut over processes one by one."""

@@ -53,7 +53,7 @@ def build_run_config(config: TaskConfig, folder: Path, seed: int, settings: Sequ
         "data": {"train": config.train, "validation": config.validation},
         "optimizer": {"learning_rate": config.learning_rate},
         "schedule": {"type": "linear"},
-        "training": {"epochs": config.epochs},
+        "training": {"epochs": config.epochs, "compile": False},  # rows differ in shape from batch to batch
     }
     return build_config(values, settings)
 

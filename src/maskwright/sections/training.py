@@ -127,6 +127,11 @@ class TrainingConfig(SynonymsOfTraining):
     precision: Literal["auto", "fp32", "bf16", "fp16", "tf32"] = Field(
         "auto", description="Numbers of the matrix products; auto measures once what is fast on this machine."
     )
+    compile: bool | None = Field(
+        None,
+        description="Run layers as compiled kernels, which takes some seconds to begin with; unset: on one or several"
+        " GPUs, not on CPUs.",
+    )
     activation_checkpointing: bool = Field(
         False, description="Compute activations twice instead of keeping them: less memory, more time."
     )

@@ -14,6 +14,7 @@ from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.average import WeightAverage
 from maskwright.training.checkpoints import Snapshot, StoredRun, read_checkpoint, take_snapshot
+from maskwright.training.compiling import should_compile
 from maskwright.training.device import choose_device
 from maskwright.training.history import History
 from maskwright.training.loss_scale import LossScale
@@ -47,6 +48,9 @@ class Engine:
         self.precision.apply()
         recompute_activations(model.encoder, training.activation_checkpointing)
         self.placed = place_model(model, self.precision, self.world, self.device, training.parallel)
+        self.is_compiled = should_compile(training, self.device, self.world)
+        if self.is_compiled:
+            model.compile_parts()
         self.optimizers = build_optimizers(self.placed.trained, optimizer)
         decay = training.average_decay
         self.average = None if decay is None else WeightAverage(self.placed.trained, decay)
@@ -67,6 +71,7 @@ class Engine:
             self._build_micro_batches(warn),
             self.loss_scale,
             self.average,
+            is_graphed=self.is_compiled and self.device.type == "cuda" and self.world.size == 1,
         )
 
     def _build_micro_batches(self, warn: Callable[[str], None]) -> MicroBatches:

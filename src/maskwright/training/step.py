@@ -16,6 +16,7 @@ from maskwright.batch import PackedBatch
 from maskwright.masking.tokens import CorruptedBatch
 from maskwright.randomness import Stream, compute_key
 from maskwright.training.average import WeightAverage
+from maskwright.training.graphs import GraphedPass
 from maskwright.training.loss_scale import LossScale
 from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optimizers import OptimizerSet
@@ -51,6 +52,11 @@ class TrainStep:
     micro_batches: MicroBatches
     loss_scale: LossScale | None = None
     average: WeightAverage | None = None
+    is_graphed: bool = False
+    """Whether the forward and backward pass of a batch that is worked on at once is recorded and replayed."""
+
+    def __post_init__(self) -> None:
+        self._graphed = GraphedPass(self._differentiate, self.placed.trained.parameters()) if self.is_graphed else None
 
     def __call__(
         self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float, progress: float = 0.0
@@ -91,16 +97,23 @@ class TrainStep:
         if self.loss_scale is not None:
             factors = factors * self.loss_scale.scale
         self.optimizers.zero_grad()
-        totals = []
-        for index, part in enumerate(corrupted):
-            is_last = index == len(corrupted) - 1
-            with nullcontext() if is_last else self.placed.accumulating():
-                sums = self.placed.loss_sums(part)
-                self._weigh(sums.losses * factors).backward()
-            overflowing = (part.counts - sums.counts).sum()
-            totals.append(torch.cat([sums.losses.detach(), sums.figures, overflowing[None]]).double())
+        if self._graphed is not None and len(corrupted) == 1:
+            totals = [self._graphed(corrupted[0], factors)]
+        else:
+            totals = []
+            for index, part in enumerate(corrupted):
+                is_last = index == len(corrupted) - 1
+                with nullcontext() if is_last else self.placed.accumulating():
+                    totals.append(self._differentiate(part, factors))
         losses, figures, overflowing = self.world.sum(torch.stack(totals).sum(0)).tensor_split([len(counts), -1])
         return torch.cat([losses, counts, figures]), num_tokens[0], overflowing[0]
+
+    def _differentiate(self, part: CorruptedBatch, factors: Tensor) -> Tensor:
+        """Leave the gradients of a part with the parameters; its losses, figures and masked tokens without a slot."""
+        sums = self.placed.loss_sums(part)
+        self._weigh(sums.losses * factors).backward()
+        overflowing = (part.counts - sums.counts).sum()
+        return torch.cat([sums.losses.detach(), sums.figures, overflowing[None]]).double()
 
     def _weigh(self, means: Tensor) -> Tensor:
         """The loss of its parts; weights stay numbers, as a tensor of them would be copied to the device each time."""

@@ -1,0 +1,24 @@
+"""Whether to train with compiled kernels."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+
+from maskwright.errors import InputError
+from maskwright.sections.training import TrainingConfig
+from maskwright.training.world import World
+
+
+def should_compile(training: TrainingConfig, device: torch.device, world: World) -> bool:
+    """As configured, or on GPUs that have what it takes; layers cut over processes run as they are."""
+    is_cut = world.size > 1 and training.parallel == "fsdp"
+    lacks_triton = device.type == "cuda" and find_spec("triton") is None
+    if training.compile is None:
+        return device.type == "cuda" and not is_cut and not lacks_triton
+    if training.compile and is_cut:
+        raise InputError("training.compile does not go with training.parallel=fsdp; use ddp, or leave it out")
+    if training.compile and lacks_triton:
+        raise InputError("training.compile needs triton on a GPU, which is not installed; install it, or leave it out")
+    return training.compile

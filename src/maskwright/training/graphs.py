@@ -1,0 +1,110 @@
+"""The forward and backward pass as one recorded sequence of kernels, which a GPU replays without waiting for Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskwright.batch import PackedBatch
+from maskwright.masking.tokens import CorruptedBatch
+
+_NUM_WARM_UP = 3
+_SLOTS_STEP = 64
+"""A falling mask ratio needs a new recording only when this part of the tokens, in slots, has become idle."""
+Differentiate = Callable[[CorruptedBatch, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class _Recording:
+    key: tuple[Any, ...]
+    """What it was recorded for."""
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    grads: list[Tensor | None]
+    sums: Tensor
+
+
+class GraphedPass:
+    """Records `differentiate` for batches of one shape; another shape makes a new recording that replaces it.
+
+    `differentiate` takes a corrupted batch and the factors of its losses, leaves gradients with the parameters and
+    returns sums. Gradients live in the recording's own memory and are valid until the next call.
+    """
+
+    def __init__(self, differentiate: Differentiate, params: Iterable[nn.Parameter]) -> None:
+        self._differentiate = differentiate
+        self._params = [param for param in params if param.requires_grad]
+        self._recording: _Recording | None = None
+        self._num_slots: int | None = None
+
+    def __call__(self, corrupted: CorruptedBatch, factors: Tensor) -> Tensor:
+        corrupted = self._settle_slots(corrupted)
+        key = _describe(corrupted)
+        if self._recording is None or self._recording.key != key:
+            self._recording = None  # its memory is needed for the next one
+            self._recording = self._record(key, corrupted, factors)
+        recording = self._recording
+        torch._foreach_copy_(recording.inputs, [*_list_tensors(corrupted), factors])
+        recording.graph.replay()
+        for param, grad in zip(self._params, recording.grads, strict=True):
+            param.grad = grad
+        return recording.sums
+
+    def _settle_slots(self, corrupted: CorruptedBatch) -> CorruptedBatch:
+        """As many slots as before where they are enough and not far too many; else rounded up."""
+        num_tokens, wanted = corrupted.labels.numel(), corrupted.num_slots
+        step = max(1, num_tokens // _SLOTS_STEP)
+        if self._num_slots is None:
+            self._num_slots = wanted
+        elif not wanted <= self._num_slots <= wanted + step:
+            self._num_slots = min(num_tokens, -(-wanted // step) * step)
+        return replace(corrupted, num_slots=self._num_slots)
+
+    def _record(self, key: tuple[Any, ...], corrupted: CorruptedBatch, factors: Tensor) -> _Recording:
+        own, own_factors = _copy(corrupted), factors.clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_NUM_WARM_UP):
+                self._clear_gradients()
+                self._differentiate(own, own_factors)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._clear_gradients()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            sums = self._differentiate(own, own_factors)
+        return _Recording(key, graph, [*_list_tensors(own), own_factors], [param.grad for param in self._params], sums)
+
+    def _clear_gradients(self) -> None:
+        for param in self._params:
+            param.grad = None
+
+
+def _describe(corrupted: CorruptedBatch) -> tuple[Any, ...]:
+    """All that a recording depends on: what is not a tensor, and the kinds of the tensors."""
+    values = [value for part in (corrupted.batch, corrupted) for value in _list_fields(part).values()]
+    return tuple(
+        (value.shape, value.dtype) if isinstance(value, Tensor) else value
+        for value in values
+        if not isinstance(value, PackedBatch)
+    )
+
+
+def _list_tensors(corrupted: CorruptedBatch) -> list[Tensor]:
+    values = [*_list_fields(corrupted.batch).values(), *_list_fields(corrupted).values()]
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def _copy(corrupted: CorruptedBatch) -> CorruptedBatch:
+    tensors: dict[str, Any] = {
+        name: value.clone() for name, value in _list_fields(corrupted).items() if isinstance(value, Tensor)
+    }
+    return replace(corrupted, batch=corrupted.batch.map_fields(torch.clone), **tensors)
+
+
+def _list_fields(part: Any) -> dict[str, Any]:
+    return {field.name: getattr(part, field.name) for field in fields(part)}

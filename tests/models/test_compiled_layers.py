@@ -1,0 +1,151 @@
+"""Compiled layers compute what plain ones do, and block masks say what dense ones say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+import maskwright as mw
+from maskwright.batch import PackedBatch
+from maskwright.models.attention import build_attention_mask, limit_to_window
+from maskwright.models.block_masks import BLOCK_SIZE, build_block_mask, supports_blocks
+from maskwright.models.compilation import LayerCompiler
+from maskwright.models.gelu import GELU, compute_share_below
+from maskwright.models.layers import LayerNorm, RMSNorm
+
+VOCAB_SIZE = 60
+
+
+def make_document_ids(length: int, num_rows: int = 3) -> Tensor:
+    """Rows of documents of random length; the second ends with padding."""
+    generator = torch.Generator().manual_seed(length)
+    ids = torch.zeros(num_rows, length, dtype=torch.long)
+    for row in ids:
+        place, number = 0, 1
+        while place < length:
+            size = int(torch.randint(1, length // 2 + 2, (1,), generator=generator))
+            row[place : place + size] = number
+            place, number = place + size, number + 1
+    ids[1, length - length // 5 :] = 0
+    return ids
+
+
+def build_dense(ids: Tensor, is_causal: Tensor | None, half_window: int | None) -> Tensor:
+    mask = build_attention_mask(ids, is_causal)
+    if half_window is not None:
+        mask = limit_to_window(mask, torch.arange(ids.shape[1]), half_window)
+    assert mask is not None
+    return mask.expand(len(ids), 1, *mask.shape[2:])
+
+
+def as_blocks(mask: Tensor) -> Tensor:
+    """(rows, blocks, block, blocks, block), false beyond the row."""
+    missing = -mask.shape[-1] % BLOCK_SIZE
+    padded = F.pad(mask[:, 0], (0, missing, 0, missing))
+    return padded.unflatten(2, (-1, BLOCK_SIZE)).unflatten(1, (-1, BLOCK_SIZE))
+
+
+@pytest.mark.parametrize("length", [100, 128, 300, 640])
+@pytest.mark.parametrize("half_window", [None, 5, 200])
+@pytest.mark.parametrize("has_causal", [False, True])
+def test_block_masks_hold_every_pair_that_dense_masks_allow(
+    length: int, half_window: int | None, has_causal: bool
+) -> None:
+    ids = make_document_ids(length)
+    is_causal = (torch.arange(3) != 1)[:, None].expand_as(ids) if has_causal else None
+    blocks = build_block_mask(ids, is_causal, half_window)
+    dense = build_dense(ids, is_causal, half_window)
+    by_block = as_blocks(dense)
+    is_listed = blocks.to_dense()[:, 0].bool()
+    assert not (by_block.any(4).any(2) & ~is_listed).any()
+    for row in range(len(ids)):
+        for query, count in enumerate(blocks.full_kv_num_blocks[row, 0].tolist()):
+            keys = blocks.full_kv_indices[row, 0, query, :count].tolist()
+            assert all(by_block[row, query, :, key].all() for key in keys), "a block that is not checked is not full"
+    query, key, value = torch.randn(3, 3, 2, length, 16)
+    attended = flex_attention(query, key, value, block_mask=blocks)
+    expected = F.scaled_dot_product_attention(query, key, value, attn_mask=dense)
+    torch.testing.assert_close(attended, expected, atol=2e-6, rtol=0)
+
+
+def test_blocks_of_other_documents_and_beyond_the_window_are_left_out() -> None:
+    ids = torch.arange(1, 5).repeat_interleave(BLOCK_SIZE)[None]
+    assert build_block_mask(ids).to_dense()[0, 0].equal(torch.eye(4, dtype=torch.int32))
+    one = torch.ones_like(ids)
+    near = build_block_mask(one, half_window=64).to_dense()[0, 0]
+    assert near.sum() == 4 + 2 * 3, "its own block and its neighbours"
+
+
+def test_attention_dropout_and_odd_head_sizes_have_no_block_kernels() -> None:
+    assert supports_blocks(64, 0.0)
+    assert not supports_blocks(64, 0.1)
+    assert not supports_blocks(48, 0.0)
+
+
+def build_batch(num_rows: int = 2, length: int = 12) -> PackedBatch:
+    ids = torch.randint(5, VOCAB_SIZE, (num_rows, length), generator=torch.Generator().manual_seed(1))
+    document_ids = torch.arange(length).expand(num_rows, length) // 5 + 1
+    return PackedBatch(ids, document_ids, torch.arange(length).expand_as(ids) % 5, torch.zeros_like(ids))
+
+
+def build_model(family: str) -> mw.MaskedLanguageModel:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3, "vocab_size": VOCAB_SIZE}
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if family == "BERT" else {}
+    encoder = getattr(mw, family).from_variant("tiny", **shape, **rates, max_position_embeddings=16)
+    return mw.MaskedLanguageModel(
+        encoder, VOCAB_SIZE, mask_token_id=4, special_token_ids=range(5), mlm_head_dropout=0.0
+    )
+
+
+def differentiate(model: mw.MaskedLanguageModel, batch: PackedBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    model.zero_grad()
+    sums = model.train().loss_sums(model.corrupt(batch, seed=3, epoch=0, ratio=0.4))
+    sums.loss_sum.backward()
+    return sums.loss_sum.detach(), {name: param.grad.clone() for name, param in model.named_parameters()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["BERT", "ModernBERT"])
+def test_compiled_models_have_the_loss_and_gradients_of_plain_ones(family: str) -> None:
+    plain, compiled = build_model(family), build_model(family)
+    compiled.compile_parts()
+    (expected, expected_grads), (loss, grads) = (differentiate(model, build_batch()) for model in (plain, compiled))
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    for name, grad in expected_grads.items():
+        torch.testing.assert_close(grads[name], grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_only_training_rows_of_the_first_shape_run_compiled() -> None:
+    compiler = LayerCompiler()
+    hidden = torch.zeros(2, 4, 8)
+    with torch.no_grad():
+        assert not compiler.accepts(hidden)
+    assert compiler.accepts(hidden)
+    assert not compiler.accepts(torch.zeros(1, 4, 8))
+    assert compiler.accepts(hidden)
+
+
+def test_the_short_formula_of_gelu_is_exact_to_single_precision() -> None:
+    x = torch.linspace(-12, 12, 100_001)
+    torch.testing.assert_close(x * compute_share_below(x)[0], F.gelu(x), atol=1e-6, rtol=0)
+    assert GELU()(x).equal(F.gelu(x)), "kernels that are not compiled stay torch's own"
+
+
+@pytest.mark.parametrize("norm", [LayerNorm(8), RMSNorm(8), LayerNorm(8, bias=False)])
+def test_norms_answer_in_the_numbers_they_are_asked_in(norm: torch.nn.Module) -> None:
+    hidden = torch.randn(3, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert norm(hidden.bfloat16()).dtype == torch.bfloat16
+        assert norm(hidden).dtype == torch.float32
+    torch.testing.assert_close(norm(hidden.bfloat16()).float(), norm(hidden), atol=2e-2, rtol=2e-2)
+
+
+def test_hidden_states_are_bf16_between_layers_where_products_are() -> None:
+    model, batch = build_model("BERT").eval(), build_batch()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = model.encoder(batch.input_ids, document_ids=batch.document_ids, positions=batch.positions)
+    assert hidden.last_hidden_state.dtype == torch.bfloat16

@@ -1,0 +1,101 @@
+"""Recorded passes on a GPU give the losses and weights of plain ones; what a recording depends on is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import maskwright as mw
+from maskwright.batch import from_padded
+from maskwright.masking.tokens import CorruptedBatch
+from maskwright.training.compiling import should_compile
+from maskwright.training.engine import Engine
+from maskwright.training.graphs import GraphedPass, _copy, _describe, _list_tensors
+from maskwright.training.state import TrainingState
+from maskwright.training.world import World
+
+VOCAB_SIZE = 200
+
+
+def build_corrupted(num_slots: int = 8) -> CorruptedBatch:
+    batch = from_padded(torch.arange(12).view(2, 6) + 5)
+    return CorruptedBatch(batch, torch.full((2, 6), -100), num_slots)
+
+
+def test_recordings_are_told_apart_by_shapes_and_slots_but_not_by_values() -> None:
+    corrupted = build_corrupted()
+    others = replace(corrupted, labels=torch.zeros(2, 6, dtype=torch.long))
+    assert _describe(corrupted) == _describe(others)
+    assert _describe(corrupted) != _describe(replace(corrupted, num_slots=9))
+    assert _describe(corrupted) != _describe(replace(corrupted, is_causal=torch.ones(2, 6, dtype=torch.bool)))
+
+
+def test_a_copy_shares_no_memory_with_its_original() -> None:
+    corrupted = build_corrupted()
+    places = {tensor.data_ptr() for tensor in _list_tensors(corrupted)}
+    copies = _list_tensors(_copy(corrupted))
+    assert len(copies) == len(_list_tensors(corrupted)) == 5
+    assert not places & {tensor.data_ptr() for tensor in copies}
+
+
+def test_slots_stay_while_they_are_enough_and_few_are_idle() -> None:
+    graphed = GraphedPass(lambda corrupted, factors: factors, [])
+    labels = torch.full((64, 100), -100)  # a step of 100 slots
+    base = CorruptedBatch(from_padded(torch.ones(64, 100, dtype=torch.long)), labels, 1_000)
+    settled = [graphed._settle_slots(replace(base, num_slots=wanted)).num_slots for wanted in (1_000, 950, 890, 990)]
+    assert settled == [1_000, 1_000, 900, 1_000]
+
+
+def test_compiling_is_for_gpus_unless_asked_for_and_not_for_layers_in_parts() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert not should_compile(mw.TrainingConfig(), cpu, World())
+    assert should_compile(mw.TrainingConfig(compile=True), cpu, World())
+    assert not should_compile(mw.TrainingConfig(compile=False), gpu, World())
+    many = World(rank=0, size=2)
+    assert not should_compile(mw.TrainingConfig(parallel="fsdp"), gpu, many)
+    with pytest.raises(mw.InputError, match="parallel=fsdp"):
+        should_compile(mw.TrainingConfig(parallel="fsdp", compile=True), cpu, many)
+
+
+def train(family: str, compile: bool, precision: str) -> tuple[list[float], Tensor]:
+    """Losses over steps of falling mask ratio, and the weights after them."""
+    torch.manual_seed(0)
+    shape = {"num_hidden_layers": 3, "vocab_size": VOCAB_SIZE, "max_position_embeddings": 256}
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if family == "BERT" else {}
+    encoder = getattr(mw, family).from_variant("tiny", **shape, **rates)
+    model = mw.MaskedLanguageModel(
+        encoder, VOCAB_SIZE, mask_token_id=4, special_token_ids=range(5), mlm_head_dropout=0.0
+    )
+    training = mw.TrainingConfig(device="cuda", precision=precision, compile=compile)
+    engine = Engine(model, mw.OptimizerConfig(learning_rate=1e-3), mw.ScheduleConfig(), training, seed=0)
+    step = engine.begin(TrainingState(), print)
+    random = torch.Generator().manual_seed(2)
+    losses = []
+    for number in range(8):
+        ids = torch.randint(5, VOCAB_SIZE, (8, 256), generator=random)
+        ids[:, 200 - number :] = 0
+        batch = from_padded(ids, attention_mask=ids != 0).to("cuda")
+        result = step(batch, step=number, epoch=0, mask_ratio=0.4 - 0.03 * number)
+        losses.append(float(result.sums[0] / result.sums[1]))
+    return losses, torch.cat([param.detach().flatten() for param in model.parameters()]).cpu()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["BERT", "ModernBERT"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 2e-2)])
+def test_recorded_and_compiled_steps_train_as_plain_ones(family: str, precision: str, tolerance: float) -> None:
+    (plain, weights), (recorded, recorded_weights) = (
+        train(family, is_compiled, precision) for is_compiled in (False, True)
+    )
+    torch.testing.assert_close(torch.tensor(recorded), torch.tensor(plain), rtol=tolerance, atol=0)
+    assert (recorded_weights - weights).norm() <= 10 * tolerance * weights.norm()
+
+
+@pytest.mark.gpu
+def test_recorded_steps_repeat_themselves_exactly() -> None:
+    (first, weights), (second, second_weights) = (train("ModernBERT", True, "bf16") for _ in range(2))
+    assert first == second
+    assert weights.equal(second_weights)
