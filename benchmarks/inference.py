@@ -1,10 +1,10 @@
-"""Fill-mask and embeddings beside the pipelines of transformers, with the same weights on the same texts.
+"""Fill-mask, embeddings and classes beside the pipelines of transformers, with the same weights on the same texts.
 
 Texts are documents of the built-in corpus, cut to --length tokens, or with --lengths log-normal runs of its words of
 log-normal length. The peer is `transformers.pipeline` in batches of 32, as it pads them: fill-mask with five
-candidates, and feature-extraction with tensors as its answers, each averaged over the text's own tokens. Both sides are
-timed from texts to answers, by turns; weights are random unless a folder is given. The answers are compared, and the
-smaller ratio is the headline.
+candidates, and feature-extraction with tensors as its answers, each averaged over the text's own tokens; with --kind
+classify text-classification. Both sides are timed from texts to answers, by turns; weights are random unless a folder
+is given. The answers are compared, and the smaller ratio is the headline.
 
     python benchmarks/inference.py
 """
@@ -25,10 +25,14 @@ import transformers
 
 import maskwright as mw
 from maskwright.inference.pipeline import pipeline
+from maskwright.tasks.model import TaskModel
+from maskwright.tasks.sequence.classification import Classification
+from maskwright.tasks.sequence.layouts import build_sequence_head
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 
 TOP_K = 5
+NUM_CLASSES = 4
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -36,6 +40,10 @@ def build_model(folder: Path, arguments: argparse.Namespace) -> None:
     """A model with random weights, in a folder that both sides read."""
     tokenizer = mw.train_tokenizer(read_python_documentation(), vocab_size=arguments.vocab_size)
     encoder = mw.BERT.from_variant(arguments.variant, vocab_size=arguments.vocab_size, initializer_range=0.1)
+    if arguments.kind == "classify":
+        task = Classification([f"class {number}" for number in range(NUM_CLASSES)])
+        TaskModel(encoder, build_sequence_head(encoder, NUM_CLASSES, {}), task).save_pretrained(folder, tokenizer)
+        return
     model = mw.MaskedLanguageModel(
         encoder,
         arguments.vocab_size,
@@ -129,9 +137,26 @@ def compare_embed(folder: Path, texts: list[str], arguments: argparse.Namespace)
     return {"texts_per_s": len(texts) / ours_s, "peer_texts_per_s": len(texts) / theirs_s, "difference": difference}
 
 
+def compare_classify(folder: Path, texts: list[str], arguments: argparse.Namespace) -> dict[str, float]:
+    ours = load_ours("classify", folder, arguments, top_k=None)
+    theirs = load_theirs("text-classification", folder, arguments)
+    ours_s, theirs_s = measure(lambda: ours(texts), lambda: theirs(texts, top_k=None), arguments.repeats)
+    scores = [
+        [{one["label"]: one["score"] for one in answer} for answer in answers]
+        for answers in (ours(texts), theirs(texts, top_k=None))
+    ]
+    difference = max(abs(mine[label] - other[label]) for mine, other in zip(*scores, strict=True) for label in mine)
+    return {"texts_per_s": len(texts) / ours_s, "peer_texts_per_s": len(texts) / theirs_s, "difference": difference}
+
+
+COMPARISONS = {"fill-mask": compare_fill_mask, "embed": compare_embed, "classify": compare_classify}
+LANGUAGE_KINDS = ("fill-mask", "embed")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--kind", choices=list(COMPARISONS), help="default: fill-mask and embed")
     parser.add_argument("--model", type=Path, help="a Hugging Face folder; default: random weights of --variant")
     parser.add_argument("--variant", choices=list(mw.BERT.variants), help="default: tiny, on a GPU base")
     parser.add_argument("--vocab-size", type=int, default=30522)
@@ -156,8 +181,8 @@ def main() -> None:
         texts = cut_texts(load_tokenizer(folder), arguments)
         place = f"{arguments.device}, {arguments.precision}"
         print(f"{len(texts)} texts of up to {arguments.length} tokens ({arguments.lengths}), {place}")
-        for kind, compare in (("fill-mask", compare_fill_mask), ("embed", compare_embed)):
-            figures = compare(folder, texts, arguments)
+        for kind in [arguments.kind] if arguments.kind else LANGUAGE_KINDS:
+            figures = COMPARISONS[kind](folder, texts, arguments)
             figures["ratio"] = figures["texts_per_s"] / figures["peer_texts_per_s"]
             results[kind] = figures
             print(

@@ -30,6 +30,7 @@ from maskwright.training.state import TrainingState
 
 CLS, SEP, PAD, MASK, FIRST = 2, 3, 0, 4, 5
 RATIO, RATE = 0.15, 1e-4
+COMPARED_TOKENS = 8192
 FAMILIES = {"bert": mw.BERT, "modernbert": mw.ModernBERT}
 
 
@@ -165,7 +166,11 @@ def build_peer_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
 def compare_losses(
     arguments: argparse.Namespace, documents: Sequence[list[int]], num_steps: int
 ) -> list[tuple[float, float]]:
-    """The losses of both sides, step by step, from the same weights on the same masked tokens, without dropout."""
+    """The losses of both sides, step by step, from the same weights on the same masked tokens, without dropout.
+
+    Batches are small, since a packed one holds several times as many documents as the peer could take padded.
+    """
+    arguments = argparse.Namespace(**{**vars(arguments), "rows": max(1, COMPARED_TOKENS // arguments.length)})
     peer = Peer(arguments, is_compiled=False, dropout=0.0)
     with tempfile.TemporaryDirectory() as folder:
         peer.model.save_pretrained(folder)

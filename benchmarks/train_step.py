@@ -30,6 +30,7 @@ TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 2e-2}
 """How far the two losses of a step may be apart, as a share of the loss."""
 NUM_COMPARED = 5
 NUM_WARM_UP = 3
+MODES = ("eager", "compiled")
 SIDES = {"transformers": Peer, "maskwright": Ours}
 
 
@@ -163,7 +164,8 @@ def main() -> None:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--dense", action="store_true", help="all texts of full length")
     kinds.add_argument("--padded", action="store_true", help="texts of log-normal length, as sentences have (default)")
-    parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], help="unset: both on GPUs, eager on CPUs")
+    parser.add_argument("--modes", nargs="+", choices=MODES, help="unset: both on GPUs, eager on CPUs")
+    parser.add_argument("--our-modes", nargs="+", choices=MODES, help="unset: those of the peer")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
@@ -182,7 +184,7 @@ def main() -> None:
         measure(name, mode == "compiled", dropout, arguments)
         for dropout in arguments.dropout
         for name in SIDES
-        for mode in modes
+        for mode in (modes if name == "transformers" else arguments.our_modes or modes)
     ]
     print_table(rows, peak)
     ratios = {dropout: compare(rows, dropout) for dropout in arguments.dropout}

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from tiny_models import MAX_LENGTH, SHAPE, save
 
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.text.training import train_tokenizer
-
-SHAPE = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "initializer_range": 0.3,
-}
-MAX_LENGTH = 24
 
 
 @pytest.fixture(scope="session")
@@ -44,9 +35,3 @@ def roberta_folder(sentences: list[str], tmp_path_factory: pytest.TempPathFactor
         **SHAPE,
     )
     return save(transformers.RobertaForMaskedLM(config), tokenizer, tmp_path_factory.mktemp("roberta"))
-
-
-def save(model: Any, tokenizer: Tokenizer, folder: Path) -> Path:
-    model.save_pretrained(folder)
-    tokenizer.save(folder)
-    return folder

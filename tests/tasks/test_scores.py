@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from maskwright.tasks.classification import Classification
-from maskwright.tasks.multi_label import MultiLabel
-from maskwright.tasks.regression import Regression
 from maskwright.tasks.scores import compute_pearson, compute_spearman
+from maskwright.tasks.sequence.classification import Classification
+from maskwright.tasks.sequence.multi_label import MultiLabel
+from maskwright.tasks.sequence.regression import Regression
 from maskwright.tasks.task import Scores, Task
 
 metrics = pytest.importorskip("sklearn.metrics")

@@ -9,12 +9,12 @@ import torch
 
 from maskwright.errors import InputError
 from maskwright.tasks.batch import fill_missing
-from maskwright.tasks.classification import Classification
 from maskwright.tasks.config import TaskConfig, build_task_config
 from maskwright.tasks.examples import Example
 from maskwright.tasks.kinds import find_kind
-from maskwright.tasks.multi_label import MultiLabel
-from maskwright.tasks.regression import Regression
+from maskwright.tasks.sequence.classification import Classification
+from maskwright.tasks.sequence.multi_label import MultiLabel
+from maskwright.tasks.sequence.regression import Regression
 
 
 def build(*labels: Any) -> list[Example]:

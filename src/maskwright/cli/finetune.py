@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from maskwright.runs.finetune import FinishedTask
 
+_MOST_COLUMNS = 6
+"""Scores side by side in a terminal of 80 columns; more stand below each other."""
 _NAME = re.compile(r"[^\w.-]+")
 _Settings = Annotated[
     list[str] | None,
@@ -23,15 +25,16 @@ _NOT_OF_THE_TASK = ("settings", "out", "seeds", "overwrite")
 
 def finetune(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="classification, multi-label, pairs or regression.")],
+    task: Annotated[str, typer.Argument(help="classification, multi-label, ner, pairs, qa, regression or similarity.")],
     model: Annotated[str, typer.Option(help="The encoder: a model folder, a run or a hub id.")],
-    train: Annotated[str, typer.Option(help="Labelled examples: .csv, .tsv or .jsonl.")],
+    train: Annotated[str, typer.Option(help="Labelled examples: .csv, .tsv, .jsonl; ner: CoNLL; qa: SQuAD.")],
     validation: Annotated[str, typer.Option(help="Held-out labelled examples.")],
     settings: _Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run to write; unset: runs/MODEL-TASK.")] = None,
     text_column: Annotated[str | None, typer.Option(help="The column with the text; unset: guessed.")] = None,
     second_column: Annotated[str | None, typer.Option(help="The column with a pair's second text.")] = None,
     label_column: Annotated[str | None, typer.Option(help="The column with the label; unset: guessed.")] = None,
+    tag_scheme: Annotated[str | None, typer.Option(help="ner: convert tags to io, bio or bioes.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the examples; unset: 3.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate; unset: 5e-05.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples of a step; unset: 32.")] = None,
@@ -41,6 +44,15 @@ def finetune(
     layer_decay: Annotated[float | None, typer.Option(help="A layer's learning rate against the next one's.")] = None,
     class_weights: Annotated[str | None, typer.Option(help="balanced, or a number for each class: 1,2.5.")] = None,
     label_smoothing: Annotated[float | None, typer.Option(help="Share of the label that all classes get.")] = None,
+    doc_stride: Annotated[int | None, typer.Option(help="qa: tokens that windows share; unset: 128.")] = None,
+    max_answer_length: Annotated[int | None, typer.Option(help="qa: longest answer in tokens; unset: 30.")] = None,
+    max_question_length: Annotated[int | None, typer.Option(help="qa: tokens kept of a question; unset: 64.")] = None,
+    loss: Annotated[str | None, typer.Option(help="similarity: contrastive or cosine; unset: contrastive.")] = None,
+    pooling: Annotated[str | None, typer.Option(help="similarity: mean or cls; unset: mean.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="similarity: of the contrastive loss; unset: 0.05.")] = None,
+    negative_column: Annotated[
+        str | None, typer.Option(help="similarity: the column with a hard negative of the first text.")
+    ] = None,
     metric: Annotated[str | None, typer.Option(help="What --patience and tables go by, such as matthews.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better metric.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
@@ -55,6 +67,12 @@ def finetune(
         maskwright finetune classification --model bert-base-uncased --train train.tsv --validation dev.tsv
 
         maskwright finetune regression --model runs/mine --train sts-train.csv --validation sts-dev.csv --seeds 5
+
+        maskwright finetune similarity --model runs/mine --train nli.jsonl --validation sts-dev.csv --loss contrastive
+
+        maskwright finetune ner --model runs/mine --train train.conll --validation dev.conll
+
+        maskwright finetune qa --model bert-base-uncased --train train-v2.0.json --validation dev-v2.0.json
     """
     from rich.console import Console
 
@@ -78,13 +96,18 @@ def _print_scores(finished: FinishedTask, console: Console) -> None:
     from maskwright.runs.finetune_seeds import summarise
 
     names = list(list_scores(finished.figures[0]))
-    table = Table("held-out examples", *names, box=None)
+    rows = [["held-out examples", *names]]
     for run, figures in zip(finished.runs, finished.figures, strict=True):
-        table.add_row(run.path.name, *(format_score(figures[name]) for name in names))
+        rows.append([run.path.name, *(format_score(figures[name]) for name in names)])
     if len(finished.runs) > 1:
         summary = summarise(finished.figures)
         for label in ("mean", "deviation"):
-            table.add_row(label, *(format_score(summary[name][label]) for name in names))
+            rows.append([label, *(format_score(summary[name][label]) for name in names)])
+    if len(names) > _MOST_COLUMNS:
+        rows = [list(column) for column in zip(*rows, strict=True)]
+    table = Table(*rows[0], box=None)
+    for row in rows[1:]:
+        table.add_row(*row)
     console.print(table)
     for run in finished.runs:
         console.print(f"{run.model}  the model; {run.report_file} has its curves", highlight=False, soft_wrap=True)

@@ -9,13 +9,16 @@ import typer
 
 
 def predict(
-    kind: Annotated[str, typer.Argument(help="fill-mask, embed or similarity.")],
+    kind: Annotated[str, typer.Argument(help="fill-mask, embed, similarity, classify, ner, qa or zero-shot.")],
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
     texts: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TEXT...|-|SOURCE]", help="Texts; - or nothing: lines of standard input; or a source."),
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="fill-mask: candidates for each mask; unset: 5.")] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(help="fill-mask: candidates for each mask; unset: 5. classify, qa: unset: the best alone."),
+    ] = None,
     target: Annotated[
         list[str] | None, typer.Option(help="fill-mask: rank this word only; may be given several times.")
     ] = None,
@@ -25,9 +28,32 @@ def predict(
     normalize: Annotated[
         bool, typer.Option("--normalize", help="embed: vectors of length 1, also where the model does not say so.")
     ] = False,
+    aggregation: Annotated[
+        str | None,
+        typer.Option(help="ner: a word's class is that of its first, average or max piece; simple, none: of pieces."),
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="zero-shot: a label to choose from; may be given several times.")
+    ] = None,
+    hypothesis: Annotated[
+        str | None, typer.Option(help="zero-shot: a sentence with {} for the label; unset: This example is {}.")
+    ] = None,
+    multi_label: Annotated[
+        bool, typer.Option("--multi-label", help="zero-shot: judge each label on its own; several may be right.")
+    ] = False,
+    question: Annotated[str | None, typer.Option(help="qa: the question about each text.")] = None,
+    max_answer_length: Annotated[int | None, typer.Option(help="qa: longest answer in tokens; unset: 30.")] = None,
+    max_question_length: Annotated[int | None, typer.Option(help="qa: tokens kept of a question; unset: 64.")] = None,
+    doc_stride: Annotated[int | None, typer.Option(help="qa: tokens that windows share; unset: 128.")] = None,
+    handle_impossible_answer: Annotated[
+        bool, typer.Option("--handle-impossible-answer", help="qa: the text may have no answer, which is then empty.")
+    ] = False,
     max_length: Annotated[int | None, typer.Option(help="Tokens of a window over longer texts.")] = None,
-    column: Annotated[str | None, typer.Option(help="Records: the text's column; unset: text, or sentence1.")] = None,
-    second_column: Annotated[str | None, typer.Option(help="similarity: the second text's; unset: sentence2.")] = None,
+    column: Annotated[str | None, typer.Option(help="Records: the text's, qa: the question's; unset: guessed.")] = None,
+    second_column: Annotated[
+        str | None,
+        typer.Option(help="similarity: the second text's; unset: sentence2. classify: for pairs. qa: the context's."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="A .jsonl, .parquet or (embed) .npz file; unset: print.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; unset: a GPU if there is one.")] = None,
@@ -45,6 +71,14 @@ def predict(
         maskwright predict embed runs/mine articles.jsonl --column body --out vectors.npz
 
         maskwright predict similarity runs/mine "the cat sleeps" "a dog sleeps"
+
+        maskwright predict classify runs/sst2 reviews.csv --column review --out labels.jsonl
+
+        maskwright predict ner runs/wnut "Ada Lovelace lived in London."
+
+        maskwright predict qa runs/squad --question "When did it open?" museum.txt
+
+        maskwright predict zero-shot runs/mnli "My phone is broken." --label urgent --label "not urgent"
     """
     from rich.console import Console
 
@@ -56,8 +90,16 @@ def predict(
         "targets": target,
         "pooling": pooling,
         "normalize": normalize or None,
+        "aggregation": aggregation,
+        "labels": label,
+        "hypothesis": hypothesis,
+        "multi_label": multi_label or None,
+        "max_answer_length": max_answer_length,
+        "max_question_length": max_question_length,
+        "doc_stride": doc_stride,
+        "handle_impossible_answer": handle_impossible_answer or None,
         "max_length": max_length,
     }
     settings = {name: value for name, value in given.items() if value not in (None, [])}
-    options = PredictOptions(column, second_column, out, overwrite, device, batch_tokens)
+    options = PredictOptions(column, second_column, out, overwrite, device, batch_tokens, question)
     run(kind, model, texts or [STDIN], options, settings, typer.echo, Console(stderr=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,38 @@ class Measure:
     def select(self, chosen: NDArray[np.bool_]) -> Measure:
         return replace(self, sums=self.sums[chosen], counts=self.counts[chosen])
 
+    def summarise(self, kind: str, group: str) -> Figure:
+        mean, interval = compute_mean(self.sums, self.counts), bootstrap_mean(self.sums, self.counts)
+        numbers = (mean, interval.low, interval.high)
+        if self.is_perplexity:
+            numbers = (_exponentiate(-mean), _exponentiate(-interval.high), _exponentiate(-interval.low))
+        return Figure(kind, group, self.name, len(self.sums), *numbers)
+
+    def compare(self, other: Measure, kind: str, group: str) -> Difference | None:
+        if self.is_perplexity:
+            return None
+        difference = compute_mean(self.sums, self.counts) - compute_mean(other.sums, other.counts)
+        interval = bootstrap_difference((self.sums, self.counts), (other.sums, other.counts))
+        p_value = sign_flip_p_value(self.sums - other.sums)
+        return Difference(kind, group, self.name, len(self.sums), difference, interval.low, interval.high, p_value)
+
+
+class AnyMeasure(Protocol):
+    """What a table has a line for: a mean over items, or something else that all items are needed for."""
+
+    @property
+    def name(self) -> str: ...
+
+    def select(self, chosen: NDArray[np.bool_]) -> Self:
+        """The measure of some of the items."""
+        ...
+
+    def summarise(self, kind: str, group: str) -> Figure: ...
+
+    def compare(self, other: Self, kind: str, group: str) -> Difference | None:
+        """The difference to another model's on the same items; None where two figures do not compare."""
+        ...
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -70,24 +102,23 @@ class Difference:
     low: float
     high: float
     p_value: float
+    """NaN where the difference is not tested."""
 
 
-def compute_figures(measures: Sequence[Measure], groups: Groups) -> list[Figure]:
+def compute_figures(measures: Sequence[AnyMeasure], groups: Groups) -> list[Figure]:
     return [
-        _summarise(measure.select(chosen), kind, name)
-        for (kind, name), chosen in groups.items()
-        for measure in measures
+        measure.select(chosen).summarise(kind, name) for (kind, name), chosen in groups.items() for measure in measures
     ]
 
 
-def compute_differences(first: Sequence[Measure], second: Sequence[Measure], groups: Groups) -> list[Difference]:
+def compute_differences(first: Sequence[AnyMeasure], second: Sequence[AnyMeasure], groups: Groups) -> list[Difference]:
     """Of the same measures of two models on the same items, perplexities left out."""
-    return [
-        _compare(own.select(chosen), other.select(chosen), kind, name)
+    differences = [
+        own.select(chosen).compare(other.select(chosen), kind, name)
         for (kind, name), chosen in groups.items()
         for own, other in zip(first, second, strict=True)
-        if not own.is_perplexity
     ]
+    return [difference for difference in differences if difference is not None]
 
 
 def to_json(line: Figure | Difference) -> dict[str, Any]:
@@ -95,21 +126,6 @@ def to_json(line: Figure | Difference) -> dict[str, Any]:
     return {
         name: None if isinstance(value, float) and math.isnan(value) else value for name, value in asdict(line).items()
     }
-
-
-def _summarise(measure: Measure, kind: str, group: str) -> Figure:
-    mean, interval = compute_mean(measure.sums, measure.counts), bootstrap_mean(measure.sums, measure.counts)
-    numbers = (mean, interval.low, interval.high)
-    if measure.is_perplexity:
-        numbers = (_exponentiate(-mean), _exponentiate(-interval.high), _exponentiate(-interval.low))
-    return Figure(kind, group, measure.name, len(measure.sums), *numbers)
-
-
-def _compare(own: Measure, other: Measure, kind: str, group: str) -> Difference:
-    difference = compute_mean(own.sums, own.counts) - compute_mean(other.sums, other.counts)
-    interval = bootstrap_difference((own.sums, own.counts), (other.sums, other.counts))
-    p_value = sign_flip_p_value(own.sums - other.sums)
-    return Difference(kind, group, own.name, len(own.sums), difference, interval.low, interval.high, p_value)
 
 
 def _exponentiate(exponent: float) -> float:

@@ -10,16 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskwright.export.onnx_graph import OUTPUT_NAME, import_package
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.export.onnx_graph import OUTPUT_NAME, ExportedModel, import_package
 
 Inputs = Mapping[str, NDArray[np.int64]]
 """(batch, length) each, under the graph's names."""
 Answer = Callable[[Inputs], NDArray[np.float32]]
-"""Logits (batch, length, vocabulary)."""
+"""Logits (batch, length, vocabulary), or those of a task."""
 
 
-def answer_with_torch(model: MaskedLanguageModel) -> Answer:
+def answer_with_torch(model: ExportedModel) -> Answer:
     """`model` is on the CPU and in evaluation mode."""
 
     @torch.inference_mode()

@@ -117,7 +117,7 @@ def _describe(encoder: nn.Module, num_parameters: int, for_sentences: bool) -> s
 
 def _show_masks(name: str, tokenizer: Tokenizer) -> str:
     text = f"This is a {tokenizer.mask_token} text."
-    return _show(
+    return show_code(
         "from transformers import pipeline\n\n"
         f'fill = pipeline("fill-mask", model={name!r})\n'
         f'for answer in fill({text!r}):\n    print(answer["token_str"], answer["score"])',
@@ -128,7 +128,7 @@ def _show_masks(name: str, tokenizer: Tokenizer) -> str:
 
 
 def _show_sentences(name: str, encoder: nn.Module) -> str:
-    return _show(
+    return show_code(
         "from sentence_transformers import SentenceTransformer\n\n"
         f"model = SentenceTransformer({name!r})\n"
         'vectors = model.encode(["This is a text.", "And this is another."])\n'
@@ -139,7 +139,7 @@ def _show_sentences(name: str, encoder: nn.Module) -> str:
     )
 
 
-def _show(*snippets: str) -> str:
+def show_code(*snippets: str) -> str:
     """Names stand in them as Python literals, which have no line ends that could close the block."""
     return "\n\n".join(f"```python\n{snippet}\n```" for snippet in snippets)
 
@@ -156,7 +156,7 @@ def _describe_data(origin: Origin) -> str:
         "tokens": "tokens seen in training",
         "steps": "steps",
     }
-    rows |= {label: f"{origin.figures[key]:,}" for key, label in labels.items() if _is_number(origin.figures.get(key))}
+    rows |= {label: f"{origin.figures[key]:,}" for key, label in labels.items() if is_number(origin.figures.get(key))}
     return build_table(rows, ("", "as configured and counted"))
 
 
@@ -172,7 +172,7 @@ def _describe_settings(encoder: nn.Module, origin: Origin) -> str:
 
 
 def _describe_figures(origin: Origin) -> str:
-    figures = {name: value for name, value in origin.figures.items() if _is_number(value)}
+    figures = {name: value for name, value in origin.figures.items() if is_number(value)}
     if "loss" not in figures:
         return "No figures on held-out text are known for these weights."
     shown = {
@@ -182,7 +182,7 @@ def _describe_figures(origin: Origin) -> str:
         "unigram loss": figures.get("unigram_loss"),
         "masked tokens": figures.get("num_masked"),
     }
-    rows = {label: _format(value) for label, value in shown.items() if value is not None}
+    rows = {label: format_figure(value) for label, value in shown.items() if value is not None}
     held_out = (
         "texts of its own" if origin.config and origin.config.data.validation else "a share of the training texts"
     )
@@ -196,12 +196,12 @@ def _describe_figures(origin: Origin) -> str:
 
 def _describe_adaptation(origin: Origin) -> list[str]:
     """What a run that watched forgetting measured before and after; nothing for any other."""
-    figures = {name: value for name, value in origin.figures.items() if _is_number(value)}
+    figures = {name: value for name, value in origin.figures.items() if is_number(value)}
     if "forgetting" not in figures or "loss" not in figures or origin.config is None:
         return []
     rows = {
-        f"{label} text, {measure}": f"{_format(figures[f'{prefix}{measure}_before'])} to"
-        f" {_format(figures.get(f'{prefix}mlm_{measure}', figures[f'{prefix}{measure}']))}"
+        f"{label} text, {measure}": f"{format_figure(figures[f'{prefix}{measure}_before'])} to"
+        f" {format_figure(figures.get(f'{prefix}mlm_{measure}', figures[f'{prefix}{measure}']))}"
         for label, prefix in (("domain", ""), ("general", "general_"))
         for measure in ("loss", "accuracy")
     }
@@ -238,9 +238,9 @@ def _describe_limits(encoder: nn.Module, for_sentences: bool) -> str:
     return "\n".join(limits)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _format(value: float) -> str:
+def format_figure(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"

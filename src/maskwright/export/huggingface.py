@@ -34,7 +34,7 @@ from maskwright.text.tokenizer import Tokenizer
 from maskwright.text.tokenizer_files import SETTINGS_FILE
 from maskwright.training.modes import evaluation_mode
 
-_NEEDS_TRANSFORMERS = "pip install 'maskwright[hf]' to compare with transformers as well"
+NEEDS_TRANSFORMERS = "pip install 'maskwright[hf]' to compare with transformers as well"
 
 
 def export_huggingface(
@@ -52,7 +52,7 @@ def export_huggingface(
     refuse("Hugging Face's layout", find_obstacles(model))
     sample = choose_sample(texts, tokenizer, model.encoder)
     model.save_pretrained(folder, tokenizer)
-    _check_type(folder)
+    check_type(folder)
     complete_settings(folder, model.encoder, tokenizer)
     read_back = MaskedLanguageModel.from_pretrained(folder)
     say(f"{OWN_READER}: {check_equal(model, read_back, folder)} tensors are bit-equal")
@@ -60,7 +60,7 @@ def export_huggingface(
     reader = find_reader("transformers")
     if reader is None:
         found, reader = _compute_logits(read_back, sample), OWN_READER
-        say(f"transformers is not installed, so the comparison is with {OWN_READER} only; {_NEEDS_TRANSFORMERS}")
+        say(f"transformers is not installed, so the comparison is with {OWN_READER} only; {NEEDS_TRANSFORMERS}")
     else:
         found = _compute_their_logits(folder, sample)
     comparison = compare(reader, expected, split_rows(found, sample), sample)
@@ -73,7 +73,7 @@ def refuse(layout: str, obstacles: Sequence[str]) -> None:
         raise InputError(f"{layout} cannot hold this model: {'; '.join(obstacles)}")
 
 
-def _check_type(folder: Path) -> None:
+def check_type(folder: Path) -> None:
     """Saving has the last word on what their layout can hold."""
     model_type = str(read_json(folder / CONFIG_FILE)["model_type"])
     if model_type.startswith(OWN_TYPE_PREFIX):

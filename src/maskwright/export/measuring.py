@@ -62,7 +62,7 @@ class Exam:
         return sum(int((question.labels >= 0).sum()) for question in self.questions)
 
     def measure(self, answer: Answer, size_bytes: int) -> Figures:
-        latencies = {rows: _measure_latency_ms(answer, inputs) for rows, inputs in self.timed.items()}
+        latencies = {rows: measure_latency_ms(answer, inputs) for rows, inputs in self.timed.items()}
         return Figures(size_bytes, latencies, _compute_loss(answer, self.questions))
 
 
@@ -78,7 +78,7 @@ def build_exam(
         _ask(model, rows[start : start + _ROWS], names, tokenizer.pad_token_id) for start in range(0, len(rows), _ROWS)
     ]
     timed_row = np.resize([token_id for row in rows for token_id in row] or [tokenizer.pad_token_id], length)
-    timed = {count: _name_inputs(np.tile(timed_row, (count, 1)), None, names) for count in LATENCY_BATCHES}
+    timed = {count: name_inputs(np.tile(timed_row, (count, 1)), None, names) for count in LATENCY_BATCHES}
     exam = Exam(questions, timed, length)
     if not exam.num_asked:
         raise InputError("the held-out text is too small: none of its tokens is asked for; give more texts")
@@ -91,7 +91,7 @@ def _ask(model: MaskedLanguageModel, rows: list[list[int]], names: list[str], pa
     attention_mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
     corrupted = _corrupt(model, from_padded(input_ids, attention_mask))
     return Question(
-        _name_inputs(corrupted.batch.input_ids.numpy(), attention_mask.numpy(), names),
+        name_inputs(corrupted.batch.input_ids.numpy(), attention_mask.numpy(), names),
         corrupted.labels,
     )
 
@@ -105,7 +105,7 @@ def _corrupt(model: MaskedLanguageModel, batch: PackedBatch) -> CorruptedBatch:
     return CorruptedBatch(masked.batch, labels, masked.num_slots)
 
 
-def _name_inputs(input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64] | None, names: list[str]) -> Inputs:
+def name_inputs(input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64] | None, names: list[str]) -> Inputs:
     values = {
         "input_ids": input_ids,
         "attention_mask": np.ones_like(input_ids) if attention_mask is None else attention_mask,
@@ -126,7 +126,7 @@ def _compute_loss(answer: Answer, questions: list[Question]) -> float:
     return loss_sum / num_asked
 
 
-def _measure_latency_ms(answer: Answer, inputs: Inputs) -> float:
+def measure_latency_ms(answer: Answer, inputs: Inputs) -> float:
     """The median of some repeats: two seconds of them, but at least 5 and at most 50."""
     for _ in range(_WARM_UPS):
         answer(inputs)

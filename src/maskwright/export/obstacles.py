@@ -35,10 +35,11 @@ def find_pooling_obstacles(model: MaskedLanguageModel) -> list[str]:
             f"{type(model.encoder).__name__} is read through transformers; export it with --to hf, and"
             " sentence-transformers adds mean pooling to that folder by itself"
         ]
-    return [*_find_encoder_obstacles(model.encoder), *([_IS_CAUSAL] if model.mode == "clm" else [])]
+    return [*find_encoder_obstacles(model.encoder), *([_IS_CAUSAL] if model.mode == "clm" else [])]
 
 
-def _find_encoder_obstacles(encoder: nn.Module) -> list[str]:
+def find_encoder_obstacles(encoder: nn.Module) -> list[str]:
+    """What keeps the encoder from being read as theirs, whatever stands on it."""
     if not isinstance(encoder, PackedEncoder):
         return [f"{type(encoder).__name__} is an encoder of your own, they have no architecture for it"]
     theirs = f"Hugging Face's {type(encoder).__name__}"

@@ -5,19 +5,20 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from maskwright.export.answers import answer_with_onnx, answer_with_torch
+from maskwright.export.answers import Answer, answer_with_onnx, answer_with_torch
 from maskwright.export.checking import Agreement, check_graph
 from maskwright.export.int8 import quantize_graph
 from maskwright.export.measuring import LATENCY_BATCHES, Exam, Figures, build_exam
-from maskwright.export.onnx_graph import check_packages, find_input_names, name_data_file, write_graph
+from maskwright.export.onnx_graph import ExportedModel, check_packages, find_input_names, name_data_file, write_graph
 from maskwright.models.encoding import find_max_length
 from maskwright.models.weights_reading import CONFIG_FILE
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -31,6 +32,7 @@ _USUAL_MAX_LENGTH = 512
 _NOTABLE_LOSS = 0.1
 
 Say = Callable[[str], None]
+FiguresT_co = TypeVar("FiguresT_co", covariant=True)
 
 
 def export_onnx(
@@ -49,22 +51,9 @@ def export_onnx(
     """
     check_packages()
     model = copy.deepcopy(model).cpu().float().eval()
-    names = find_input_names(model.encoder)
-    max_length = find_max_length(model.encoder) or _USUAL_MAX_LENGTH
-    exam = build_exam(model, tokenizer, texts, names, max_length)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
-        place = Path(temporary)
-        write_graph(model, place / GRAPH_FILE)
-        agreement = check_graph(place / GRAPH_FILE, answer_with_torch(model), names, model.vocab_size, max_length)
-        if int8:
-            quantize_graph(place / GRAPH_FILE, place / INT8_FILE)
-        versions = _measure_versions(model, place, exam)
-        write_text(place / CONFIG_FILE, json.dumps(model.snapshot(tokenizer).config, indent=2) + "\n")
-        tokenizer.save(place)
-        folder.mkdir(exist_ok=True)
-        for file in place.iterdir():
-            os.replace(file, folder / file.name)
+    exam = build_exam(model, tokenizer, texts, find_input_names(model.encoder), find_checked_length(model))
+    with open_graphs(model, tokenizer, folder, int8) as (place, agreement):
+        versions = measure_versions(model, place, exam)
     _report(versions, agreement, exam, say)
     return {
         "largest_difference": agreement.largest_difference,
@@ -76,15 +65,52 @@ def export_onnx(
     }
 
 
-def _measure_versions(model: MaskedLanguageModel, place: Path, exam: Exam) -> dict[str, Figures]:
+@contextmanager
+def open_graphs(
+    model: ExportedModel, tokenizer: Tokenizer, folder: Path, int8: bool
+) -> Iterator[tuple[Path, Agreement]]:
+    """A folder with the checked graphs, whose files go to `folder` when the block ends without an error.
+
+    `model` is on the CPU, in fp32 and in evaluation mode.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        place, names = Path(temporary), find_input_names(model.encoder)
+        write_graph(model, place / GRAPH_FILE)
+        expected, longest = answer_with_torch(model), find_checked_length(model)
+        agreement = check_graph(place / GRAPH_FILE, expected, names, model.vocab_size, longest)
+        if int8:
+            quantize_graph(place / GRAPH_FILE, place / INT8_FILE)
+        yield place, agreement
+        write_text(place / CONFIG_FILE, json.dumps(model.snapshot(tokenizer).config, indent=2) + "\n")
+        tokenizer.save(place)
+        folder.mkdir(exist_ok=True)
+        for file in place.iterdir():
+            os.replace(file, folder / file.name)
+
+
+def find_checked_length(model: ExportedModel) -> int:
+    return find_max_length(model.encoder) or _USUAL_MAX_LENGTH
+
+
+class _Exam(Protocol[FiguresT_co]):
+    def measure(self, answer: Answer, size_bytes: int) -> FiguresT_co: ...
+
+
+def measure_versions(model: ExportedModel, place: Path, exam: _Exam[FiguresT_co]) -> dict[str, FiguresT_co]:
+    """What an exam says of the model in torch and of each graph in a folder."""
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     versions = {"torch fp32": exam.measure(answer_with_torch(model), size)}
     for name, file in (("onnx fp32", place / GRAPH_FILE), ("onnx int8", place / INT8_FILE)):
         if file.exists():
-            data = file.with_name(name_data_file(file))
-            size = sum(part.stat().st_size for part in (file, data) if part.exists())
-            versions[name] = exam.measure(answer_with_onnx(file), size)
+            versions[name] = exam.measure(answer_with_onnx(file), _measure_size(file))
     return versions
+
+
+def _measure_size(file: Path) -> int:
+    """Bytes of a graph, with those of weights beside it."""
+    data = file.with_name(name_data_file(file))
+    return sum(part.stat().st_size for part in (file, data) if part.exists())
 
 
 def _report(versions: dict[str, Figures], agreement: Agreement, exam: Exam, say: Say) -> None:

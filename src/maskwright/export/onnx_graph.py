@@ -18,7 +18,9 @@ from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import call_foreign
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.tasks.model import TaskModel
 
+ExportedModel = MaskedLanguageModel | TaskModel
 OUTPUT_NAME = "logits"
 LARGEST_FILE_BYTES = 1_900_000_000
 """Above this, weights go into a file beside the graph: protobuf cannot hold 2 GiB."""
@@ -43,9 +45,9 @@ def check_packages() -> None:
 
 
 class LogitsOfPadded(nn.Module):
-    """A model as the graph's inputs see it: padded rows in, logits (batch, length, vocabulary) out."""
+    """A model as the graph's inputs see it: padded rows in, logits (batch, length, vocabulary) out, or the task's."""
 
-    def __init__(self, model: MaskedLanguageModel) -> None:
+    def __init__(self, model: ExportedModel) -> None:
         super().__init__()
         self.model = model
 
@@ -53,8 +55,9 @@ class LogitsOfPadded(nn.Module):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
-        if isinstance(self.model.encoder, PackedEncoder):
-            return self.model(**inputs)["logits"]
+        if isinstance(self.model, TaskModel) or isinstance(self.model.encoder, PackedEncoder):
+            logits: Tensor = self.model(**inputs)["logits"]
+            return logits
         # The adapter that a foreign encoder is trained through looks into the batch, which a graph cannot.
         return self.model.predict(call_foreign(self.model.encoder, inputs))
 
@@ -67,7 +70,7 @@ def find_input_names(encoder: nn.Module) -> list[str]:
 
 
 @torch.no_grad()
-def write_graph(model: MaskedLanguageModel, path: Path) -> None:
+def write_graph(model: ExportedModel, path: Path) -> None:
     """Trace a model, on the CPU and in evaluation mode, and write it; large weights go to `path` + `_data`."""
     names = find_input_names(model.encoder)
     # A tensor for each: the tracer takes one that is given twice for one input.

@@ -1,15 +1,13 @@
-"""An encoder as a sentence-transformers folder: a text's vector is the mean of its tokens'. B texts, S length, D width.
+"""An encoder as a sentence-transformers folder: a text's vector is the mean of its tokens.
 
-The small files have the older names and keys, which version 6 still reads, and without a warning.
+B texts, S length, D width.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,18 +26,13 @@ from maskwright.export.huggingface import complete_settings, refuse
 from maskwright.export.obstacles import find_pooling_obstacles
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import find_max_length
+from maskwright.models.sentence_files import describe_pooling, write_small_files
 from maskwright.models.transformers_loading import quiet_transformers
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.storage import write_text
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.modes import evaluation_mode
 
 _NEEDS_THEIRS = "pip install 'maskwright[hf]' to compare with it"
-_POOLING_FOLDER = "1_Pooling"
-_MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-    {"idx": 1, "name": "1", "path": _POOLING_FOLDER, "type": "sentence_transformers.models.Pooling"},
-]
 
 
 def export_sentence_transformers(
@@ -58,7 +51,7 @@ def export_sentence_transformers(
     encoder.save_pretrained(folder)
     tokenizer.save(folder)
     complete_settings(folder, encoder, tokenizer)
-    _write_modules(folder, encoder)
+    write_small_files(folder, describe_pooling(encoder.hidden_size, "mean", find_max_length(encoder)))
     read_back = type(encoder).from_pretrained(folder)
     say(f"{OWN_READER}: {check_equal(encoder, read_back, folder)} tensors are bit-equal")
     expected = embed_by_mean(encoder, sample)
@@ -99,23 +92,3 @@ def _embed_by_theirs(folder: Path, sample: Sample) -> Tensor:
         theirs = import_module("sentence_transformers").SentenceTransformer(str(folder), device="cpu")
         theirs.max_seq_length = sample.max_length
         return theirs.encode(sample.texts, convert_to_tensor=True, show_progress_bar=False)
-
-
-def _write_modules(folder: Path, encoder: PackedEncoder) -> None:
-    pooling = {"word_embedding_dimension": encoder.hidden_size, "pooling_mode_mean_tokens": True}
-    others = ("cls_token", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
-    pooling |= {f"pooling_mode_{name}": False for name in others} | {"include_prompt": True}
-    files: dict[str, Any] = {
-        "modules.json": _MODULES,
-        f"{_POOLING_FOLDER}/config.json": pooling,
-        "sentence_bert_config.json": {"max_seq_length": find_max_length(encoder), "do_lower_case": False},
-        "config_sentence_transformers.json": {
-            "model_type": "SentenceTransformer",
-            "prompts": {},
-            "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
-        },
-    }
-    (folder / _POOLING_FOLDER).mkdir()
-    for name, values in files.items():
-        write_text(folder / name, json.dumps(values, indent=2) + "\n")

@@ -32,11 +32,18 @@ class Kind(ABC, Generic[Item, Answer]):
     pad_token_id: int
     item_name: ClassVar[str] = "text"
     """What errors call an input."""
+    may_pair: ClassVar[bool] = False
+    """Whether an input may be a pair of texts as well as one."""
 
     @property
     def module(self) -> nn.Module:
         """All that computes: the encoder, and the head of a kind that has one."""
         return self.encoder
+
+    @property
+    def example(self) -> dict[str, Any] | None:
+        """A record with everything in it, of a kind whose answers may be empty: what the columns of a file are."""
+        return None
 
     @abstractmethod
     def prepare(self, items: Sequence[Item], name: Name) -> Sequence[Prepared]:

@@ -40,11 +40,11 @@ def load_language_model(model: Source, tokenizer: Any = None) -> tuple[MaskedLan
     if isinstance(model, nn.Module):
         if not isinstance(model, MaskedLanguageModel):
             raise InputError(f"a {type(model).__name__} predicts no tokens; give a MaskedLanguageModel or a name")
-        found = model, _given_tokenizer(tokenizer)
+        found = model, given_tokenizer(tokenizer)
     else:
         folder = resolve_folder(model)
-        found = MaskedLanguageModel.from_pretrained(folder), _choose_tokenizer(folder, tokenizer)
-    _check_vocabulary(found[0].encoder, found[1])
+        found = MaskedLanguageModel.from_pretrained(folder), choose_tokenizer(folder, tokenizer)
+    check_vocabulary(found[0].encoder, found[1])
     if found[0].mask_token_id != found[1].mask_token_id:
         raise InputError(
             f"the tokenizer's mask token is {found[1].mask_token_id}, the model's {found[0].mask_token_id};"
@@ -56,12 +56,12 @@ def load_language_model(model: Source, tokenizer: Any = None) -> tuple[MaskedLan
 def load_text_encoder(model: Source, tokenizer: Any = None) -> LoadedEncoder:
     """As `load_language_model`, but the encoder is enough, and a prediction head stays behind."""
     if isinstance(model, nn.Module):
-        loaded = _take_apart(model, _given_tokenizer(tokenizer), EmbeddingSettings())
+        loaded = _take_apart(model, given_tokenizer(tokenizer), EmbeddingSettings())
     else:
         folder = resolve_folder(model)
         settings = read_sentence_settings(folder) or EmbeddingSettings()
-        loaded = _take_apart(_load_any(folder), _choose_tokenizer(folder, tokenizer), settings)
-    _check_vocabulary(loaded.encoder, loaded.tokenizer)
+        loaded = _take_apart(_load_any(folder), choose_tokenizer(folder, tokenizer), settings)
+    check_vocabulary(loaded.encoder, loaded.tokenizer)
     return loaded
 
 
@@ -86,17 +86,17 @@ def _load_any(folder: Path) -> nn.Module:
         return load_masked_lm(folder, may_lack_head=True)
 
 
-def _choose_tokenizer(folder: Path, given: Any) -> Tokenizer:
+def choose_tokenizer(folder: Path, given: Any) -> Tokenizer:
     return load_tokenizer(folder) if given is None else as_tokenizer(given)
 
 
-def _given_tokenizer(tokenizer: Any) -> Tokenizer:
+def given_tokenizer(tokenizer: Any) -> Tokenizer:
     if tokenizer is None:
         raise InputError("a model that is not named comes without a tokenizer; give it as tokenizer=")
     return as_tokenizer(tokenizer)
 
 
-def _check_vocabulary(encoder: nn.Module, tokenizer: Tokenizer) -> None:
+def check_vocabulary(encoder: nn.Module, tokenizer: Tokenizer) -> None:
     """Spare places of the model are fine, tokens that it does not know are not, unless the tokenizer brought them."""
     embedding = find_input_embedding(encoder)
     own_size = tokenizer.vocab_size - len(tokenizer.added_roles)

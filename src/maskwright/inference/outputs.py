@@ -26,8 +26,10 @@ _ROWS_PER_GROUP = 1_000
 class RecordWriter(ABC):
     """Takes records one at a time; `finish` completes the file, `release` lets go of what was opened beside it."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], example: Record | None = None) -> None:
+        """`example` is a record with everything in it, where the first ones may lack something."""
         self._file = file
+        self._example = example
 
     @abstractmethod
     def write(self, record: Record) -> None: ...
@@ -51,10 +53,10 @@ class JsonLinesWriter(RecordWriter):
 
 
 class ParquetWriter(RecordWriter):
-    """The columns are those of the first records."""
+    """The columns are those of the example, or else of the first records."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file)
+    def __init__(self, file: IO[bytes], example: Record | None = None) -> None:
+        super().__init__(file, example)
         self._pending: list[Record] = []
         self._writer: Any = None
 
@@ -76,6 +78,8 @@ class ParquetWriter(RecordWriter):
         from pyarrow import parquet
 
         schema = None if self._writer is None else self._writer.schema
+        if schema is None and self._example is not None:
+            schema = pyarrow.Table.from_pylist([self._example]).schema
         table = pyarrow.Table.from_pylist(self._pending, schema=schema)
         if self._writer is None:
             self._writer = parquet.ParquetWriter(self._file, table.schema)
@@ -89,8 +93,8 @@ class NpzWriter(RecordWriter):
     Rows wait in a file beside the result, since an array begins with its shape.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file)
+    def __init__(self, file: IO[bytes], example: Record | None = None) -> None:
+        super().__init__(file, example)
         self._rows = tempfile.TemporaryFile(dir=Path(file.name).parent)  # noqa: SIM115 (closed by `release`)
         self._lengths: list[int] = []
         self._width = 0
@@ -140,12 +144,12 @@ def check_output(path: Path, overwrite: bool, has_vectors: bool) -> None:
 
 
 @contextmanager
-def open_writer(path: Path) -> Iterator[RecordWriter]:
+def open_writer(path: Path, example: Record | None = None) -> Iterator[RecordWriter]:
     """A writer by the file's suffix; the file takes its name only when the block ends without an error."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
-            writer = _WRITERS[path.suffix](file)
+            writer = _WRITERS[path.suffix](file, example)
             try:
                 yield writer
                 writer.finish()

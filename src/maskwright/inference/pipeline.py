@@ -10,14 +10,22 @@ from typing import Any, Generic
 from torch import nn
 
 from maskwright.errors import InputError
+from maskwright.inference.classification import CLASSIFYING_TASKS, Classify
 from maskwright.inference.embedding import Embed
 from maskwright.inference.kind import Answer, Item, Kind, Name, Prepared
 from maskwright.inference.loading import Source, load_language_model, load_text_encoder
 from maskwright.inference.mask_filling import FillMask
+from maskwright.inference.ner import FindEntities
+from maskwright.inference.qa import AnswerQuestions
 from maskwright.inference.runner import run_packed
 from maskwright.inference.samples import Sample
 from maskwright.inference.similarity import Similarity
+from maskwright.inference.task_loading import load_task_model
+from maskwright.inference.zero_shot import ZeroShot
 from maskwright.suggestions import suggest
+from maskwright.tasks.ner.token_classification import TokenClassification
+from maskwright.tasks.qa.question_answering import QuestionAnswering
+from maskwright.tasks.sequence.classification import Classification
 from maskwright.training.device import choose_device
 
 _CHUNK_ITEMS = 1_000
@@ -111,10 +119,31 @@ def _build_similarity(model: Source, tokenizer: Any, options: Mapping[str, Any])
     return Similarity(_build_embed(model, tokenizer, options))
 
 
+def _build_classify(model: Source, tokenizer: Any, options: Mapping[str, Any]) -> Kind[Any, Any]:
+    return Classify(*load_task_model(model, tokenizer, "classify texts", *CLASSIFYING_TASKS), **options)
+
+
+def _build_ner(model: Source, tokenizer: Any, options: Mapping[str, Any]) -> Kind[Any, Any]:
+    return FindEntities(*load_task_model(model, tokenizer, "find entities", TokenClassification), **options)
+
+
+def _build_zero_shot(model: Source, tokenizer: Any, options: Mapping[str, Any]) -> Kind[Any, Any]:
+    return ZeroShot(*load_task_model(model, tokenizer, "choose among labels", Classification), **options)
+
+
+def _build_qa(model: Source, tokenizer: Any, options: Mapping[str, Any]) -> Kind[Any, Any]:
+    return AnswerQuestions(*load_task_model(model, tokenizer, "answer questions", QuestionAnswering), **options)
+
+
+_QA_OPTIONS = ("top_k", "max_answer_length", "doc_stride", "max_question_length", "handle_impossible_answer")
 _RECIPES = {
     "fill-mask": _Recipe(_build_fill_mask, ("top_k", "targets", "max_length")),
     "embed": _Recipe(_build_embed, ("pooling", "normalize", "max_length")),
     "similarity": _Recipe(_build_similarity, ("pooling", "max_length")),
+    "classify": _Recipe(_build_classify, ("top_k", "max_length")),
+    "ner": _Recipe(_build_ner, ("aggregation", "max_length")),
+    "zero-shot": _Recipe(_build_zero_shot, ("labels", "hypothesis", "multi_label", "max_length")),
+    "qa": _Recipe(_build_qa, (*_QA_OPTIONS, "max_length")),
 }
 KINDS = tuple(_RECIPES)
 
@@ -128,11 +157,13 @@ def pipeline(
     batch_tokens: int | None = None,
     **options: Any,
 ) -> Pipeline[Any, Any]:
-    """A pipeline of a kind (`fill-mask`, `embed`, `similarity`) around a model.
+    """A pipeline of a kind (`fill-mask`, `embed`, `similarity`, `classify`, `ner`, `zero-shot`, `qa`) around a model.
 
     The model is a run, a checkpoint, a model folder or a hub id, or a model with its `tokenizer`. A named model goes to
     a GPU if there is one, another stays where it is, unless `device` says otherwise. `batch_tokens` are read at a time.
-    Options: `top_k`, `targets` (fill-mask); `pooling` (embed, similarity), `normalize` (embed); `max_length`.
+    Options: `top_k` (fill-mask, classify, qa), `targets` (fill-mask); `pooling` (embed, similarity), `normalize`
+    (embed); `aggregation` (ner); `labels`, `hypothesis`, `multi_label` (zero-shot); `max_answer_length`,
+    `max_question_length`, `doc_stride`, `handle_impossible_answer` (qa); `max_length`.
     """
     if kind not in _RECIPES:
         raise InputError(f"no kind '{kind}' of prediction{suggest(kind, KINDS)}")

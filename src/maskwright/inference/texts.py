@@ -20,10 +20,20 @@ _SHOWN_CHARS = 40
 
 def encode_texts(tokenizer: Tokenizer, encoder: nn.Module, texts: Sequence[str], name: Name) -> list[list[int]]:
     """Ids of the texts, without special tokens around them."""
+    refuse_empty(texts, name)
+    rows = tokenizer.encode_batch(texts)
+    refuse_unknown(rows, encoder)
+    return rows
+
+
+def refuse_empty(texts: Sequence[str], name: Name) -> None:
     for place, text in enumerate(texts):
         if not text.strip():
             raise InputError(f"{name(place)} is empty; give it some text, or leave it out")
-    rows = tokenizer.encode_batch(texts)
+
+
+def refuse_unknown(rows: Sequence[Sequence[int]], encoder: nn.Module) -> None:
+    """Ids that the encoder has no vector for."""
     embedding = find_input_embedding(encoder)
     if embedding is not None:
         largest = max((max(ids, default=0) for ids in rows), default=0)
@@ -32,7 +42,6 @@ def encode_texts(tokenizer: Tokenizer, encoder: nn.Module, texts: Sequence[str],
                 f"a text has token id {largest}, the model knows {embedding.num_embeddings} tokens; use the model's"
                 " tokenizer"
             )
-    return rows
 
 
 def choose_max_length(encoder: nn.Module, asked: int | None) -> int:

@@ -14,6 +14,7 @@ from maskwright.errors import InputError, InputWarning
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import BERT_FAMILY, FAMILIES, MODERNBERT_FAMILY, family_of
 from maskwright.models.family import Family, State
+from maskwright.models.fine_tuned import find_task_architecture
 from maskwright.models.keras_encoder import find_stable_names
 from maskwright.models.pretrained import (
     OWN_KEY,
@@ -196,6 +197,12 @@ def _check_has_head(family: Family, weights: State, folder: Path, may_lack_head:
     if _has_head(family, weights):
         return
     if not may_lack_head:
+        architecture = find_task_architecture(read_config(folder))
+        if architecture is not None:
+            raise InputError(
+                f"{folder} holds {architecture}, fine-tuned for a task and without a masked-language-model head; ask it"
+                " with maskwright predict (classify, ner, qa), or give the model it was made from"
+            )
         raise InputError(
             f"{folder} holds an encoder without a masked-language-model head; train one with maskwright adapt, or load"
             f" it with {family.encoder_class.__name__}.from_pretrained and wrap it in a new MaskedLanguageModel"

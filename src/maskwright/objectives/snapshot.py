@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from maskwright.models.family import State
 from maskwright.models.pretrained import write_model_folder
+from maskwright.models.sentence_files import write_small_files
 from maskwright.models.weights_file import write_safetensors
 from maskwright.text.tokenizer import Tokenizer
 
@@ -19,10 +21,13 @@ class ModelSnapshot:
     tokenizer: Tokenizer | None
     others: dict[str, State] = field(default_factory=dict)
     """Further weights by the name of their file, for what Hugging Face's layout has no place for."""
+    small_files: Mapping[str, Any] = field(default_factory=dict)
+    """What further JSON files hold, by their names."""
 
     def write(self, folder: Path) -> None:
         write_model_folder(folder, self.config, self.weights)
         for name, weights in self.others.items():
             write_safetensors(folder / name, weights)
+        write_small_files(folder, self.small_files)
         if self.tokenizer is not None:
-            self.tokenizer.save(folder)
+            self.tokenizer.save(folder, has_segments=self.config.get("type_vocab_size", 0) > 1)

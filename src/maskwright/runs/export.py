@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -17,18 +17,22 @@ from maskwright.errors import InputError
 from maskwright.export.card import CARD_FILE, TRAINING_CONFIG_FILE, CardOptions, Origin, build_card
 from maskwright.export.huggingface import export_huggingface
 from maskwright.export.sentence_transformers import export_sentence_transformers
+from maskwright.models.fine_tuned import find_task_architecture
 from maskwright.models.pretrained import read_own_settings, resolve_folder
 from maskwright.models.weights_reading import read_config
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.runs.export_task import check_task_target, read_task_origin, write_task_folder, write_task_onnx
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import load_model
 from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import DataConfig
 from maskwright.storage import read_json, whole_folder, write_text
 from maskwright.suggestions import suggest
+from maskwright.tasks.model import TaskModel
+from maskwright.tasks.similarity.embedding_head import SETTINGS_PART as SIMILARITY_SETTINGS
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.sources import read_sources
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 
 HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX = "hf", "sentence-transformers", "onnx"
 TARGETS = (HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX)
@@ -68,21 +72,55 @@ class _Source:
     checkpoint: str | None = None
 
 
+_Write = Callable[[Path, str, Sequence[str], Say], dict[str, Any]]
+"""Fills a folder that will be called by a name, compares it on texts, and gives the figures of that."""
+
+
 def export_model(name: str, options: ExportOptions, say: Say) -> Path:
     """The folder that was written, whole and compared with the model, or not at all."""
     source = _find_source(resolve_folder(name))
     folder = options.out or _choose_folder(name, source, options.target)
     _check_replaceable(folder, options.overwrite)
-    model, tokenizer = load_model(name, needs_head=options.target != SENTENCE_TRANSFORMERS)
+    config = read_config(source.folder)
+    if read_own_settings(config, SIMILARITY_SETTINGS):
+        raise InputError(
+            f"{source.folder} was fine-tuned for similarity and is a folder of sentence-transformers as it is;"
+            " use that one"
+        )
+    write = _prepare_task(source, options) if find_task_architecture(config) else _prepare(name, source, options)
     texts = _read_texts(options.texts)
-    if read_own_settings(read_config(source.folder), "sentence_pairs"):
+    if read_own_settings(config, "sentence_pairs"):
         say("the head for pairs of sentences stays behind; the encoder and the head for masked tokens are exported")
     say(f"exporting {name} to {folder}")
     with whole_folder(folder) as temporary:
-        figures = _write(model, tokenizer, temporary, folder.resolve().name, source, options, texts, say)
+        figures = write(temporary, folder.resolve().name, texts, say)
         marker = {"maskwright": __version__, "to": options.target, "figures": figures}
         write_text(temporary / MARKER_FILE, json.dumps(marker, indent=2) + "\n")
     return folder
+
+
+def _prepare_task(source: _Source, options: ExportOptions) -> _Write:
+    """The writer of a fine-tuned model, which is loaded and found fit first."""
+    check_task_target(options.target, (HUGGING_FACE, ONNX))
+    model, tokenizer = TaskModel.from_pretrained(source.folder), load_tokenizer(source.folder)
+
+    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
+        if options.target == ONNX:
+            return write_task_onnx(model, tokenizer, folder, int8=options.int8, texts=texts, say=say)
+        origin = read_task_origin(source.run, is_checkpoint=source.checkpoint is not None)
+        return write_task_folder(model, tokenizer, folder, name, source.run, origin, options.card, texts, say)
+
+    return write
+
+
+def _prepare(name: str, source: _Source, options: ExportOptions) -> _Write:
+    """The same of a language model."""
+    model, tokenizer = load_model(name, needs_head=options.target != SENTENCE_TRANSFORMERS)
+
+    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
+        return _write(model, tokenizer, folder, name, source, options, texts, say)
+
+    return write
 
 
 def _write(

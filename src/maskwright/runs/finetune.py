@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from maskwright.runs.finetune_seeds import check_seeds_folder, list_seed_folders
 from maskwright.runs.finetune_settings import build_run_config
 from maskwright.runs.folder import RunFolder, find_run
 from maskwright.runs.pretrain import build_callbacks, resume_newest
+from maskwright.runs.task_pictures import draw_task_pictures
 from maskwright.storage import read_json
 from maskwright.tasks.config import TaskConfig, load_task_config
 from maskwright.tasks.model import TaskModel
@@ -78,6 +81,7 @@ def finetune(
     console.quiet |= not world.is_main
     with world.naming_the_departed():
         inputs = world.main_first(lambda: _prepare(config, out, folders, overwrite, console))
+        _check_micro_batches(inputs, training.micro_batch_tokens)
         session = _Session(inputs, world, console, overwrite)
         figures = [_run_seed(one, session) for one in configs]
         if num_seeds > 1 and world.is_main:
@@ -97,6 +101,14 @@ def _prepare(config: TaskConfig, out: Path, folders: Sequence[Path], overwrite: 
         for folder in folders:
             _check_same_task(folder, config)
     return load_task_inputs(config, lambda text: say(console, text))
+
+
+def _check_micro_batches(inputs: TaskInputs, micro_batch_tokens: int | None) -> None:
+    if micro_batch_tokens is not None and inputs.train.needs_whole_batches:
+        raise InputError(
+            f"training.micro_batch_tokens={micro_batch_tokens} would cut the batch, whose pairs are each other's"
+            " negatives; leave it out, or take a smaller --batch-size or training.activation_checkpointing=true"
+        )
 
 
 def _check_same_task(folder: Path, config: TaskConfig) -> None:
@@ -142,7 +154,8 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
     answers = answer_examples(model, validation, world, trainer.engine.device)
     figures = _build_figures(model, answers, trainer, inputs)
     if world.is_main:
-        for note in write_task_report(run, inputs.config, figures):
+        draw = partial(draw_task_pictures, model.task, answers.values, validation.targets, figures["classes"])
+        for note in write_task_report(run, inputs.config, figures, draw):
             say(session.console, f"note: {note}")
         run.write_final(figures)
     return figures
@@ -191,7 +204,8 @@ def _introduce(trainer: Trainer, run: RunFolder, session: _Session) -> None:
 
 def _build_figures(model: TaskModel, answers: Answers, trainer: Trainer, inputs: TaskInputs) -> dict[str, Any]:
     """The figures of final.json."""
-    state, task, loader = trainer.state, model.task, inputs.validation
+    state, loader = trainer.state, inputs.validation
+    task = copy.deepcopy(model.task).cpu()  # where the answers are
     whole = task.score_answers(answers.values, loader.targets, loader.features.examples)
     scores = {**task.compute_metrics(answers.sums), **whole}
     figures: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,14 @@ import torch
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.family import State
+from maskwright.models.fine_tuned import find_task_architecture
 from maskwright.models.pretrained import resolve_folder
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.runs.texts import Say
 from maskwright.suggestions import suggest
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.features import Features
-from maskwright.tasks.kinds import TaskKind, find_kind
+from maskwright.tasks.kinds import TaskKind, check_own_settings, find_kind
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.saving import adopt_dense, load_pretrained
@@ -45,15 +46,17 @@ class TaskInputs:
 
     @property
     def metric(self) -> str:
-        return self.config.metric or self.task.default_metric
+        return self.config.metric or self.task.choose_metric(self.validation.features.examples)
 
     def build_model(self, seed: int) -> TaskModel:
         """The encoder with a new head; the seed decides what is new."""
         config, encoder = self.config, copy.deepcopy(self.encoder)
         torch.manual_seed(seed)
-        task_head = self.kind.build_head(encoder, self.task.num_outputs, self.encoder_config)
+        described = {**self.encoder_config, **self.task.describe()}
+        task_head = self.kind.build_head(encoder, self.task.num_outputs, described)
         adopt_dense(task_head, encoder, self.weights)
-        self.task.prepare_head(task_head.output, self.train.targets)
+        if task_head.output is not None:
+            self.task.prepare_head(task_head.output, self.train.targets)
         model = TaskModel(encoder, task_head, copy.deepcopy(self.task), config.layer_decay)
         if config.freeze_layers is not None:
             model.freeze_layers(config.freeze_layers)
@@ -64,6 +67,7 @@ class TaskInputs:
 def load_task_inputs(config: TaskConfig, say: Say) -> TaskInputs:
     """Read, check and tokenize everything; what was guessed and left out is said."""
     kind = find_kind(config.task)
+    check_own_settings(config)
     files = [kind.read(path, config) for path in (config.train, config.validation)]
     files[0].check_same_form(files[1])
     task = kind.from_examples(files[0].examples, config)
@@ -71,12 +75,13 @@ def load_task_inputs(config: TaskConfig, say: Say) -> TaskInputs:
     for file in files:
         task.check_examples(file.examples)  # unknown labels are said before the model is read
     encoder, encoder_config, weights = load_pretrained(resolve_folder(config.model))
+    _say_fine_tuned(config.model, encoder_config, say)
     tokenizer = open_tokenizer(config.model)
     _check_vocabulary(tokenizer, encoder, config.model)
     max_length = _choose_max_length(config, encoder)
     features = [kind.featurize(file.examples, tokenizer, max_length, config) for file in files]
     train, validation = (
-        TaskLoader(one, task.encode_targets(one.examples), tokenizer, batch_size=config.batch_size, shuffle=not number)
+        kind.loader(one, task.encode_targets(one.examples), tokenizer, batch_size=config.batch_size, shuffle=not number)
         for number, one in enumerate(features)
     )
     for name, file, one in zip(("train", "held out"), files, features, strict=True):
@@ -85,6 +90,12 @@ def load_task_inputs(config: TaskConfig, say: Say) -> TaskInputs:
     say(f"labels: {task.describe_labels(train.targets)}")
     fingerprint = _hash_examples(features, tokenizer)
     return TaskInputs(config, kind, task, tokenizer, train, validation, fingerprint, encoder, encoder_config, weights)
+
+
+def _say_fine_tuned(name: str, encoder_config: Mapping[str, Any], say: Say) -> None:
+    architecture = find_task_architecture(encoder_config)
+    if architecture is not None:
+        say(f"{name} holds {architecture}, fine-tuned before: its last layer is replaced by a new one")
 
 
 def _check_metric(task: Task, metric: str | None) -> None:
@@ -114,6 +125,8 @@ def _say_losses(name: str, features: Features, max_length: int, say: Say) -> Non
         say(f"{name}: {features.num_cut:,} examples have more than {max_length} tokens and lose their end")
     if features.num_empty:
         say(f"{name}: {features.num_empty:,} examples have no token in a text and are left out")
+    for note in features.notes:
+        say(f"{name}: {note}")
 
 
 def _hash_examples(features: Sequence[Features], tokenizer: Tokenizer) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from rich.console import Console
@@ -22,10 +23,10 @@ class TaskProgress(ProgressDisplay):
     def on_log(self, metrics: Metrics) -> None:
         epoch, progress = int(metrics["epoch"]) + 1, metrics["progress"]
         left_s = metrics["elapsed_s"] * (1.0 - progress) / progress if progress else 0.0
-        status = (
-            f"loss {metrics['loss']:.3f}  {self.metric} {metrics[self.metric]:.3f}"
-            f"  {metrics['tokens_per_s']:,.0f} tokens/s  {format_duration(left_s)} left"
-        )
+        # A correlation needs labels, which training examples may lack.
+        score = "" if math.isnan(metrics[self.metric]) else f"  {self.metric} {metrics[self.metric]:.3f}"
+        speed = f"{metrics['tokens_per_s']:,.0f} tokens/s"
+        status = f"loss {metrics['loss']:.3f}{score}  {speed}  {format_duration(left_s)} left"
         if self._bar is not None:
             self._bar.update(self._task, completed=progress, epoch=epoch, status=status)
         elif time.monotonic() - self._last_line_s >= _PLAIN_INTERVAL_S:

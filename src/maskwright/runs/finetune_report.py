@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from maskwright.runs.folder import RunFolder
+from maskwright.runs.pictures.style import Picture
 from maskwright.runs.report import plot_curves
+from maskwright.runs.task_pictures import build_pictures_html
 from maskwright.storage import write_text
 from maskwright.tasks.config import TaskConfig
 
@@ -20,17 +22,25 @@ table { border-collapse: collapse } th, td { text-align: left; padding: .25rem 1
 tr { border-bottom: 1px solid #e4e4e4 } img { max-width: 100% }
 pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 13px }
 """
-_SCORES = ("loss", "accuracy", "micro_f1", "macro_f1", "matthews", "pearson", "spearman")
+_SCORES = (
+    *("loss", "accuracy", "f1", "precision", "recall", "micro_f1", "macro_f1", "matthews", "pearson", "spearman"),
+    "calibration_error",
+    *("strict_f1", "exact_f1", "partial_f1", "type_f1"),
+    *("exact", "has_answer_f1", "no_answer_exact", "best_f1", "window_exact", "window_f1"),
+)
 
 
-def write_task_report(run: RunFolder, config: TaskConfig, figures: Mapping[str, Any]) -> list[str]:
-    """Write both files; the sentences returned say what had to be left out."""
-    notes = []
+def write_task_report(
+    run: RunFolder, config: TaskConfig, figures: Mapping[str, Any], draw: Callable[[], Sequence[Picture]]
+) -> list[str]:
+    """Write both files; `draw` makes the task's own pictures. The sentences returned say what had to be left out."""
+    notes, pictures = [], ""
     try:
         plot_curves(run.read_metrics(), None, run.curves_file)
+        pictures = build_pictures_html(draw())
     except ImportError:
         notes.append("no curves.png: pictures need an extra, pip install 'maskwright[track]'")
-    write_text(run.report_file, _build_html(run, config, figures))
+    write_text(run.report_file, _build_html(run, config, figures, pictures))
     return notes
 
 
@@ -43,7 +53,7 @@ def format_score(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _build_html(run: RunFolder, config: TaskConfig, figures: Mapping[str, Any]) -> str:
+def _build_html(run: RunFolder, config: TaskConfig, figures: Mapping[str, Any], pictures: str) -> str:
     name = html.escape(run.path.name)
     rows = [(label, format_score(value)) for label, value in list_scores(figures).items()]
     rows.append(("held-out examples", f"{figures['examples']:,}"))
@@ -57,7 +67,7 @@ def _build_html(run: RunFolder, config: TaskConfig, figures: Mapping[str, Any]) 
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>{name}</title><style>{_STYLE}</style></head>"
         f"<body><h1>{name}</h1><h2>Held-out examples</h2>{_build_table(rows)}"
-        f"{_build_class_table(figures.get('classes', {}))}{picture}"
+        f"{_build_class_table(figures.get('classes', {}))}{pictures}{picture}"
         f"<h2>Task</h2><pre>{settings}</pre></body></html>\n"
     )
 

@@ -16,6 +16,8 @@ from maskwright.errors import InputError, InputWarning
 from maskwright.inference.outputs import check_output, format_json, open_writer
 from maskwright.inference.pipeline import Pipeline, pipeline
 from maskwright.inference.progress import show_progress
+from maskwright.inference.qa import QUESTION_ITEM
+from maskwright.runs.predict_questions import find_questions
 from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.text.corpus import ReadingReport, text_lines
 from maskwright.text.files import ByteStream, file_format
@@ -38,6 +40,8 @@ class PredictOptions:
     overwrite: bool = False
     device: str | None = None
     batch_tokens: int | None = None
+    question: str | None = None
+    """Asked about every text; for qa alone."""
 
 
 def predict(
@@ -55,7 +59,13 @@ def predict(
     predictor = pipeline(kind, model, device=options.device, batch_tokens=options.batch_tokens, **settings)
     report = ReadingReport()
     source = _find_source(words)
-    if source is None:
+    if options.question is not None and predictor.kind.item_name != QUESTION_ITEM:
+        raise InputError(f"--question is for qa, not {kind}; leave it out")
+    if predictor.kind.item_name == QUESTION_ITEM:
+        questions = find_questions(words, source, options.question, (options.column, options.second_column))
+        records = predictor.records(questions)
+        records = records if source is None else show_progress(records, console, QUESTION_ITEM)
+    elif source is None:
         _check_no_columns(options)
         records = predictor.records(_take_words(predictor, words))
     else:
@@ -65,7 +75,7 @@ def predict(
         for record in records:
             write(format_json(record))
     else:
-        with open_writer(options.out) as writer:
+        with open_writer(options.out, predictor.kind.example) as writer:
             for record in records:
                 writer.write(record)
     _warn_of_gaps(report, source)
@@ -100,7 +110,7 @@ def _take_words(predictor: Pipeline[Any, Any], words: Sequence[str]) -> list[Any
 def _read_items(
     predictor: Pipeline[Any, Any], source: str, options: PredictOptions, report: ReadingReport
 ) -> Iterator[Any]:
-    is_pairs = predictor.kind.item_name == _PAIR_KIND
+    is_pairs = predictor.kind.item_name == _PAIR_KIND or (predictor.kind.may_pair and options.second_column is not None)
     if source == STDIN:
         if is_pairs:
             raise InputError("pairs are not read from standard input; give a .jsonl, .csv, .tsv or .parquet file")
@@ -110,7 +120,7 @@ def _read_items(
         first, second = options.column or _PAIR_COLUMNS[0], options.second_column or _PAIR_COLUMNS[1]
         return (tuple(pair) for pair in read_pairs({"path": source, "column": first, "second_column": second}, report))
     if options.second_column is not None:
-        raise InputError("--second-column is for pairs of texts (similarity); leave it out")
+        raise InputError("--second-column is for pairs of texts (similarity, classify); leave it out")
     return read_source({"path": source, "column": options.column}, report)
 
 

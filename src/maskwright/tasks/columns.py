@@ -20,6 +20,8 @@ _PAIRS = (
     ("text1", "text2"),
     ("text_a", "text_b"),
     ("#1 string", "#2 string"),
+    ("anchor", "positive"),
+    ("sent0", "sent1"),
 )
 _TEXTS = ("text", "sentence", "review", "content", "comment", "tweet", "utterance", "query", "question", "document")
 _LABELS = (
@@ -65,23 +67,34 @@ class Columns:
 
 def choose_columns(path: Path, found: Sequence[str], named: ColumnNames, needs_pair: bool) -> Columns:
     """The columns to read, of those a file has."""
-    for name, option in ((named.text, "text"), (named.second, "second"), (named.label, "label")):
-        if name is not None and name not in found:
-            raise InputError(f"{path} has no column '{name}'; it has {_list(found)}: choose one with --{option}-column")
-    spelt = {name.lower(): name for name in found}
-    text, second = _choose_texts(path, found, named, spelt)
-    if needs_pair and second is None:
-        raise InputError(
-            f"{path} has no two columns known to hold a pair of texts; it has {_list(found)}: name them with"
-            " --text-column and --second-column"
-        )
-    label = named.label or next((spelt[name] for name in _LABELS if name in spelt), None)
+    text, second = choose_texts(path, found, named, needs_pair)
+    label = find_label(found, named)
     if label is None:
         raise InputError(f"{path} has no column known to hold labels; it has {_list(found)}: name it, --label-column")
     chosen = [name for name in (text, second, label) if name is not None]
     if len(set(chosen)) < len(chosen):
         raise InputError(f"{path}: the columns for texts and label are {_list(chosen)}; name different ones")
     return Columns(text, second, label)
+
+
+def choose_texts(path: Path, found: Sequence[str], named: ColumnNames, needs_pair: bool) -> tuple[str, str | None]:
+    """The columns of the texts alone."""
+    for name, option in ((named.text, "text"), (named.second, "second"), (named.label, "label")):
+        if name is not None and name not in found:
+            raise InputError(f"{path} has no column '{name}'; it has {_list(found)}: choose one with --{option}-column")
+    text, second = _choose_texts(path, found, named, {name.lower(): name for name in found})
+    if needs_pair and second is None:
+        raise InputError(
+            f"{path} has no two columns known to hold a pair of texts; it has {_list(found)}: name them with"
+            " --text-column and --second-column"
+        )
+    return text, second
+
+
+def find_label(found: Sequence[str], named: ColumnNames) -> str | None:
+    """The column of the label; None where none is known by its name."""
+    spelt = {name.lower(): name for name in found}
+    return named.label or next((spelt[name] for name in _LABELS if name in spelt), None)
 
 
 def _choose_texts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError
@@ -15,13 +15,18 @@ from maskwright.storage import write_text
 
 
 class TaskConfig(Section):
-    task: str = Field(description="classification, multi-label, pairs or regression.")
+    task: str = Field(description="classification, multi-label, ner, pairs, qa, regression or similarity.")
     model: str = Field(description="The encoder to start from: a model folder, a run or a hub id.")
-    train: str = Field(description="Labelled examples: .csv, .tsv or .jsonl.")
+    train: str = Field(
+        description="Labelled examples: .csv, .tsv or .jsonl; ner: CoNLL or .jsonl; qa: also SQuAD's .json."
+    )
     validation: str = Field(description="Held-out labelled examples.")
     text_column: str | None = Field(None, description="The column with the text; unset: guessed.")
     second_column: str | None = Field(None, description="The column with the second text of a pair; unset: guessed.")
     label_column: str | None = Field(None, description="The column with the label; unset: guessed.")
+    tag_scheme: Literal["io", "bio", "bioes"] | None = Field(
+        None, description="ner: convert tags to io, bio or bioes; unset: keep those of the files."
+    )
     epochs: int = Field(3, ge=1, description="Passes over the training examples.")
     learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate of the head.")
     batch_size: int = Field(32, ge=1, description="Examples of a step.")
@@ -32,6 +37,21 @@ class TaskConfig(Section):
     layer_decay: float = Field(1.0, gt=0, le=1, description="Learning rate of a layer against that of the next one.")
     class_weights: str | None = Field(None, description="balanced, or a number for each class: 1,2.5.")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of the label given to all classes alike.")
+    doc_stride: int | None = Field(
+        None, ge=0, description="qa: tokens that a window shares with the next; unset: 128, or half of the window."
+    )
+    max_answer_length: int | None = Field(None, ge=1, description="qa: longest answer in tokens; unset: 30.")
+    max_question_length: int | None = Field(
+        None, ge=1, description="qa: tokens of a question that are kept; unset: 64."
+    )
+    loss: str | None = Field(None, description="similarity: contrastive or cosine; unset: contrastive.")
+    pooling: str | None = Field(None, description="similarity: mean or cls; unset: mean.")
+    temperature: float | None = Field(
+        None, gt=0, description="similarity: what cosines are divided by in the contrastive loss; unset: 0.05."
+    )
+    negative_column: str | None = Field(
+        None, description="similarity: the column with a text that does not belong to the first; unset: guessed."
+    )
     metric: str | None = Field(None, description="What early stopping and tables go by; unset: the task's own.")
     patience: int | None = Field(
         None, ge=1, description="Stop after so many epochs without a better metric, and go back to the best."

@@ -11,7 +11,7 @@ from maskwright.errors import InputError
 from maskwright.tasks.columns import ColumnNames, Columns, choose_columns
 from maskwright.tasks.tables import Record, read_table
 
-_NO_CONSENSUS = ("gold_label", "-")
+NO_CONSENSUS = ("gold_label", "-")
 """How SNLI and MNLI mark pairs on which their annotators did not agree; everybody leaves them out."""
 
 
@@ -64,7 +64,7 @@ def read_examples(
     """The examples of a file; those without text are counted and left out, those without a label are refused."""
     table = read_table(path)
     columns = choose_columns(table.path, table.columns, named, needs_pair)
-    decided = [one for one in table.records if (columns.label, one.values.get(columns.label)) != _NO_CONSENSUS]
+    decided = [one for one in table.records if (columns.label, one.values.get(columns.label)) != NO_CONSENSUS]
     _check_labels_are_there(decided, columns.label, may_be_unlabelled)
     examples = [_build_example(record, columns) for record in decided]
     kept = [example for example in examples if _has_text(example)]
@@ -86,11 +86,11 @@ def _check_labels_are_there(records: Sequence[Record], column: str, may_be_blank
 
 
 def _build_example(record: Record, columns: Columns) -> Example:
-    second = None if columns.second is None else _read_text(record, columns.second)
-    return Example(record.place, _read_text(record, columns.text), second, record.values[columns.label])
+    second = None if columns.second is None else read_text(record, columns.second)
+    return Example(record.place, read_text(record, columns.text), second, record.values[columns.label])
 
 
-def _read_text(record: Record, column: str) -> str:
+def read_text(record: Record, column: str) -> str:
     text = record.values.get(column)
     if text is None:
         return ""

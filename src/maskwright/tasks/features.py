@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ class Features:
     """Examples that lost their end."""
     num_empty: int
     """Examples left out, as nothing of a text became a token."""
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
+    """What else the user should know, as counts of things and what became of them."""
 
     @property
     def are_pairs(self) -> bool:
@@ -48,7 +50,7 @@ def featurize(examples: Sequence[Example], tokenizer: Tokenizer, max_length: int
         return _featurize_texts(examples, firsts, tokenizer.vocab_size, max_length - NUM_SPECIALS)
     seconds = tokenizer.encode_batch([example.second or "" for example in examples])
     is_kept = [bool(first) and bool(second) for first, second in zip(firsts, seconds, strict=True)]
-    between = _find_tokens_between(tokenizer)
+    between = find_tokens_between(tokenizer)
     pairs = [(first, [*between, *second]) for first, second, kept in zip(firsts, seconds, is_kept, strict=True) if kept]
     kept = _keep(examples, is_kept)
     store = PairStore.from_pairs(pairs, tokenizer.vocab_size, max_length - NUM_PAIR_SPECIALS)
@@ -71,7 +73,7 @@ def _keep(examples: Sequence[Example], is_kept: Sequence[bool]) -> list[Example]
     return kept
 
 
-def _find_tokens_between(tokenizer: Tokenizer) -> list[int]:
+def find_tokens_between(tokenizer: Tokenizer) -> list[int]:
     """What the tokenizer puts between two texts beside one separator: RoBERTa has two of them there."""
     ids = tokenizer.backend.encode("", "").ids
     num_separators = ids.count(tokenizer.sep_token_id)

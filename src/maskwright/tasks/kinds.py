@@ -12,16 +12,30 @@ from typing import Any, Protocol, Self
 
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
+from maskwright.models.pretrained import read_own_settings
 from maskwright.suggestions import suggest
-from maskwright.tasks import classification, multi_label, regression
-from maskwright.tasks.classification import Classification
 from maskwright.tasks.columns import ColumnNames
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example, ExampleFile, read_examples
 from maskwright.tasks.features import Features, featurize
-from maskwright.tasks.multi_label import MultiLabel
-from maskwright.tasks.regression import Regression
-from maskwright.tasks.sequence_layouts import SEQUENCE_ARCHITECTURE, build_sequence_head
+from maskwright.tasks.loader import TaskLoader
+from maskwright.tasks.ner.features import featurize_words
+from maskwright.tasks.ner.tagged_sentences import read_tagged_file
+from maskwright.tasks.ner.token_classification import TokenClassification
+from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, build_token_head
+from maskwright.tasks.qa.features import featurize_questions
+from maskwright.tasks.qa.question_answering import QuestionAnswering
+from maskwright.tasks.qa.questions import read_questions
+from maskwright.tasks.qa.span_head import SPAN_ARCHITECTURE, build_span_head
+from maskwright.tasks.sequence import classification, multi_label, regression
+from maskwright.tasks.sequence.classification import Classification
+from maskwright.tasks.sequence.layouts import SEQUENCE_ARCHITECTURE, build_sequence_head
+from maskwright.tasks.sequence.multi_label import MultiLabel
+from maskwright.tasks.sequence.regression import Regression
+from maskwright.tasks.similarity.choosing import build_similarity, featurize_similarity, load_similarity
+from maskwright.tasks.similarity.embedding_head import SETTINGS_PART, build_embedding_head
+from maskwright.tasks.similarity.examples import read_similarity
+from maskwright.tasks.similarity.group_loader import GroupLoader
 from maskwright.tasks.task import Task
 from maskwright.tasks.task_head import TaskHead
 from maskwright.text.tokenizer import Tokenizer
@@ -55,6 +69,9 @@ class TaskKind:
     """The task that training examples ask for."""
     from_description: Callable[[Mapping[str, Any]], Task]
     """The task of a saved model, from its config.json."""
+    loader: type[TaskLoader] = TaskLoader
+    own_settings: tuple[str, ...] = ()
+    """Those of `TaskConfig` that not every task has."""
 
 
 def _read(path: str | Path, config: TaskConfig) -> ExampleFile:
@@ -85,11 +102,36 @@ KINDS = {
     "multi-label": TaskKind(
         _read_multi_label, _featurize, build_sequence_head, MultiLabel.from_examples, MultiLabel.from_description
     ),
+    "ner": TaskKind(
+        read_tagged_file,
+        featurize_words,
+        build_token_head,
+        TokenClassification.from_examples,
+        TokenClassification.from_description,
+        own_settings=("tag_scheme",),
+    ),
     "pairs": TaskKind(
         _read_pairs, _featurize, build_sequence_head, Classification.from_examples, Classification.from_description
     ),
+    "qa": TaskKind(
+        read_questions,
+        featurize_questions,
+        build_span_head,
+        QuestionAnswering.from_examples,
+        QuestionAnswering.from_description,
+        own_settings=("doc_stride", "max_answer_length", "max_question_length"),
+    ),
     "regression": TaskKind(
         _read, _featurize, build_sequence_head, Regression.from_examples, Regression.from_description
+    ),
+    "similarity": TaskKind(
+        read_similarity,
+        featurize_similarity,
+        build_embedding_head,
+        build_similarity,
+        load_similarity,
+        GroupLoader,
+        own_settings=("loss", "pooling", "temperature", "negative_column"),
     ),
 }
 _SEQUENCE_KINDS = {
@@ -105,10 +147,28 @@ def find_kind(name: str) -> TaskKind:
     return KINDS[name]
 
 
+def check_own_settings(config: TaskConfig) -> None:
+    """Refuse settings that only other tasks have."""
+    own = find_kind(config.task).own_settings
+    for name in {name: None for kind in KINDS.values() for name in kind.own_settings if name not in own}:
+        if getattr(config, name) != TaskConfig.model_fields[name].default:
+            owners = [task for task, kind in KINDS.items() if name in kind.own_settings]
+            raise InputError(
+                f"--{name.replace('_', '-')} is for {' and '.join(owners)}; {config.task} has no use for it: leave it"
+                " out"
+            )
+
+
 def find_described_kind(config: Mapping[str, Any], folder: Path) -> TaskKind:
     """The task of a saved model; where nothing is said, a single output is a measure, as transformers takes it."""
     architectures = config.get("architectures")
     names = [str(name) for name in architectures] if isinstance(architectures, list) else []
+    if read_own_settings(config, SETTINGS_PART):
+        return KINDS["similarity"]
+    if any(name.endswith(TOKEN_ARCHITECTURE) for name in names):
+        return KINDS["ner"]
+    if any(name.endswith(SPAN_ARCHITECTURE) for name in names):
+        return KINDS["qa"]
     if not any(name.endswith(SEQUENCE_ARCHITECTURE) for name in names):
         found = ", ".join(names) or "no architecture"
         raise InputError(f"{folder} holds {found}; expected a model fine-tuned for a task: make one with finetune")

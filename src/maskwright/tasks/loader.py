@@ -66,6 +66,11 @@ class TaskLoader:
         return len(self._sizes)
 
     @property
+    def needs_whole_batches(self) -> bool:
+        """Whether the loss of a part of a batch would be another one than the part's share of the whole."""
+        return False
+
+    @property
     def num_tokens(self) -> int:
         return int(self._sizes.sum())
 

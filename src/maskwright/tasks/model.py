@@ -68,7 +68,7 @@ class TaskModel(Objective):
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> TaskOutput:
-        """Logits of a padded batch, (B, C) for whole texts, and the mean loss where there are labels."""
+        """Logits of a padded batch, (B, C) for whole texts or (B, S, C) for tokens, and the mean loss with labels."""
         batch = from_padded(input_ids, attention_mask, token_type_ids)
         if batch.input_ids.shape[1] > self.encoder.max_length:
             raise InputError(
@@ -76,9 +76,10 @@ class TaskModel(Objective):
                 " shorten the input"
             )
         logits = self._compute_logits(batch, num_documents=1)
-        output = TaskOutput(logits=logits.squeeze(1))
+        output = TaskOutput(logits=logits if self.task_head.is_per_token else logits.squeeze(1))
         if labels is not None:
-            sums = self.task.loss_sums(logits, labels[:, None])
+            targets = self.task.read_labels(labels)
+            sums = self.task.loss_sums(self.task.arrange(logits, batch, targets), targets)
             output["loss"] = sums.loss_sum / sums.num_labelled.clamp(min=1)
         return output
 
@@ -132,7 +133,7 @@ class TaskModel(Objective):
 
     @classmethod
     def from_pretrained(cls, folder_or_id: str | Path) -> TaskModel:
-        """A saved model with its labels, ours or one that transformers saved for sequence classification."""
+        """A saved model with its labels, ours or one that transformers saved."""
         from maskwright.tasks.saving import load_task
 
         return load_task(folder_or_id)

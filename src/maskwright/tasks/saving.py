@@ -13,6 +13,7 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import family_of
 from maskwright.models.family import State
 from maskwright.models.pretrained import (
+    OWN_KEY,
     OWN_TYPE_PREFIX,
     build_encoder,
     copy_to_cpu,
@@ -37,13 +38,15 @@ def snapshot_task(model: TaskModel, tokenizer: Any = None, wait: bool = True) ->
     config = describe_encoder(model.encoder, with_head=True)
     prefix = OWN_TYPE_PREFIX if str(config["model_type"]).startswith(OWN_TYPE_PREFIX) else ""
     config["architectures"] = [f"{prefix}{model.task_head.files.architecture}"]
-    config |= {**model.task_head.files.settings, **model.task.describe()}
+    described = {**model.task_head.files.settings, **model.task.describe()}
+    config |= {**described, OWN_KEY: {**config[OWN_KEY], **described.get(OWN_KEY, {})}}
     if tokenizer is not None:
         config |= {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
     weights = {f"{family.prefix}.{name}": one for name, one in family.to_theirs(model.encoder.state_dict()).items()}
     head_state = model.task_head.state_dict()
     weights |= {theirs: head_state[ours] for ours, theirs in _name_weights(model.task_head).items()}
-    return ModelSnapshot(config, copy_to_cpu(weights, wait), tokenizer)
+    small_files = model.task_head.files.small_files
+    return ModelSnapshot(config, copy_to_cpu(weights, wait), tokenizer, small_files=small_files)
 
 
 def fill_task(model: TaskModel, folder: Path) -> None:
@@ -80,6 +83,8 @@ def adopt_dense(task_head: TaskHead, encoder: PackedEncoder, weights: Mapping[st
     """
     family = family_of(encoder)
     given = family.normalise(weights)
+    if task_head.output is None:
+        return False
     state, last = task_head.state_dict(), {id(param) for param in task_head.output.parameters()}
     inner = {name for name, param in task_head.named_parameters() if id(param) not in last}
     names = {ours: family.normalise_name(theirs) for ours, theirs in _name_weights(task_head).items() if ours in inner}

@@ -33,6 +33,10 @@ class Task(nn.Module, ABC):
     def num_figures(self) -> int:
         """Sums beside loss and count that the metrics are computed from."""
 
+    def choose_metric(self, examples: Sequence[Any]) -> str:
+        """What early stopping watches where these examples are held out, unless another is chosen."""
+        return self.default_metric
+
     def check_examples(self, examples: Sequence[Any]) -> None:
         """Refuse labels that the model cannot know with an `InputError`, before there are tokens."""
         self.encode_targets(examples)
@@ -40,6 +44,10 @@ class Task(nn.Module, ABC):
     @abstractmethod
     def encode_targets(self, examples: Sequence[Any]) -> Tensor:
         """What the model must answer, one row for each example that became a document of tokens."""
+
+    def read_labels(self, labels: Tensor) -> Tensor:
+        """Targets (B, 1, ...) of the labels that a caller gives beside a padded batch, as transformers takes them."""
+        return labels[:, None]
 
     def arrange(self, logits: Tensor, batch: PackedBatch, targets: Tensor) -> Tensor:
         """The logits of what targets (B, N, ...) ask: (B, N, ..., C). The head's logits (B, N, C) are that already."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,17 +30,21 @@ class HeadFiles:
     """Their names of the head's modules."""
     settings: Mapping[str, Any]
     """What config.json says of the head."""
+    small_files: Mapping[str, Any] = field(default_factory=dict)
+    """What further JSON files hold, by their names."""
 
 
 class TaskHead(nn.Module, ABC):
     """One subclass for each place that logits are made of: whole documents here, their tokens elsewhere."""
 
     files: HeadFiles
+    is_per_token: ClassVar[bool] = False
+    """Whether logits are (B, S, C), of tokens, rather than (B, N, C), of documents."""
 
     @property
     @abstractmethod
-    def output(self) -> nn.Linear:
-        """The last layer, whose size is the task's."""
+    def output(self) -> nn.Linear | None:
+        """The last layer, whose size is the task's; None for a head without weights."""
 
     @abstractmethod
     def forward(self, hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor:

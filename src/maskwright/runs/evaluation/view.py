@@ -48,7 +48,8 @@ def _name(figure: Figure) -> list[str]:
 def _format_difference(difference: Difference | None) -> list[str]:
     if difference is None:
         return ["", "", ""]
-    return [_format(difference.difference), _format_interval(difference), f"{difference.p_value:.4f}"]
+    p_value = "-" if math.isnan(difference.p_value) else f"{difference.p_value:.4f}"
+    return [_format(difference.difference), _format_interval(difference), p_value]
 
 
 def _format_interval(line: Figure | Difference) -> str:

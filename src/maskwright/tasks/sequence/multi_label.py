@@ -13,8 +13,6 @@ from torch import Tensor
 from maskwright.errors import InputError
 from maskwright.objectives.loss import LossSums
 from maskwright.tasks.batch import find_asked
-from maskwright.tasks.class_weights import weigh_positives
-from maskwright.tasks.classification import score_each
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
 from maskwright.tasks.labels import (
@@ -27,6 +25,8 @@ from maskwright.tasks.labels import (
     read_labels,
 )
 from maskwright.tasks.scores import compute_f1, compute_macro_f1
+from maskwright.tasks.sequence.class_weights import weigh_positives
+from maskwright.tasks.sequence.classification import score_each
 from maskwright.tasks.task import Scores, Task
 
 PROBLEM_TYPE = "multi_label_classification"

@@ -13,7 +13,6 @@ from torch import Tensor
 from maskwright.batch import IGNORED_LABEL
 from maskwright.objectives.loss import LossSums
 from maskwright.tasks.batch import find_asked
-from maskwright.tasks.class_weights import weigh_classes
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
 from maskwright.tasks.labels import (
@@ -25,6 +24,8 @@ from maskwright.tasks.labels import (
     read_label,
 )
 from maskwright.tasks.scores import compute_f1, compute_macro_f1, compute_matthews
+from maskwright.tasks.sequence.calibration import calibrate
+from maskwright.tasks.sequence.class_weights import weigh_classes
 from maskwright.tasks.task import Scores, Task
 
 PROBLEM_TYPE = "single_label_classification"
@@ -105,6 +106,9 @@ class Classification(Task):
 
     def score_classes(self, sums: Sequence[float]) -> dict[str, Scores]:
         return score_each(self.classes, sums[2:])
+
+    def score_answers(self, answers: Tensor, targets: Tensor, examples: Sequence[Example]) -> Scores:
+        return {"calibration_error": calibrate(answers, targets).error}
 
     def describe(self) -> dict[str, Any]:
         return {**number_classes(self.classes), "problem_type": PROBLEM_TYPE}

@@ -73,36 +73,45 @@ def build_sequence_head(encoder: PackedEncoder, num_outputs: int, config: Mappin
     """A new head in the way of the encoder's family; `config` is the config.json it came with."""
     family = family_of(encoder)
     layout = _LAYOUTS[family.model_type]
-    dropout = _read_dropout(layout, encoder, config)
+    dropout = read_dropout(layout.dropout_setting, layout.default_dropout, encoder, config)
     modules = {"transform.dense": layout.dense, "transform.output": layout.output}
     settings: dict[str, Any] = {} if layout.dropout_setting is None else {layout.dropout_setting: dropout}
     if family is not MODERNBERT_FAMILY:
         shape = SequenceHeadShape(layout.activation, dropout=dropout, drops_input=layout.drops_input)
     else:
-        shape = SequenceHeadShape(
-            activation=str(config.get("classifier_activation", "gelu")),
-            pooling=config.get("classifier_pooling", "cls"),
-            dropout=dropout,
-            has_dense_bias=bool(config.get("classifier_bias", False)),
-            norm_eps=encoder.norm_eps,
-            has_norm_bias=bool(encoder.config.norm_bias),
-        )
+        shape = build_modernbert_shape(encoder, config, dropout)
         modules["transform.norm"] = "head.norm"
-        settings |= {
-            "classifier_activation": shape.activation,
-            "classifier_pooling": shape.pooling,
-            "classifier_bias": shape.has_dense_bias,
-        }
+        settings |= {**describe_modernbert_shape(shape), "classifier_pooling": shape.pooling}
     files = HeadFiles(layout.architecture, modules, settings)
     return SequenceHead(encoder.hidden_size, num_outputs, shape, files, encoder.config.initializer_range)
 
 
-def _read_dropout(layout: SequenceLayout, encoder: PackedEncoder, config: Mapping[str, Any]) -> float:
-    given = None if layout.dropout_setting is None else config.get(layout.dropout_setting)
+def build_modernbert_shape(encoder: PackedEncoder, config: Mapping[str, Any], dropout: float) -> SequenceHeadShape:
+    """ModernBERT's own dense layer and norm before the logits, which all of its heads have."""
+    return SequenceHeadShape(
+        activation=str(config.get("classifier_activation", "gelu")),
+        pooling=config.get("classifier_pooling", "cls"),
+        dropout=dropout,
+        has_dense_bias=bool(config.get("classifier_bias", False)),
+        norm_eps=encoder.norm_eps,
+        has_norm_bias=bool(encoder.config.norm_bias),
+    )
+
+
+def describe_modernbert_shape(shape: SequenceHeadShape) -> dict[str, Any]:
+    """What config.json says of it, whatever the head."""
+    return {"classifier_activation": shape.activation, "classifier_bias": shape.has_dense_bias}
+
+
+def read_dropout(
+    setting: str | None, default: float | None, encoder: PackedEncoder, config: Mapping[str, Any]
+) -> float:
+    """The dropout of a head, by their name of it; without a name or a default it is that of the hidden states."""
+    given = None if setting is None else config.get(setting)
     if given is None:
-        given = layout.default_dropout
+        given = default
     if given is None:
         given = getattr(encoder.config, "hidden_dropout_prob", _DEFAULT_DROPOUT)
     if not isinstance(given, int | float) or isinstance(given, bool):
-        raise InputError(f"{CONFIG_FILE}: '{layout.dropout_setting}' is {given!r}; expected a number such as 0.1")
+        raise InputError(f"{CONFIG_FILE}: '{setting}' is {given!r}; expected a number such as 0.1")
     return float(given)

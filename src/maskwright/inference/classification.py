@@ -1,0 +1,107 @@
+"""Classify: the classes of texts or pairs of texts, as the text-classification pipeline of `transformers` answers.
+
+C outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from maskwright.errors import InputError
+from maskwright.inference.kind import Kind, Name, Prepared
+from maskwright.inference.samples import EncodedBatch, Sample
+from maskwright.inference.sequence_logits import SequenceLogits, average_logits
+from maskwright.inference.text_samples import SampleCutter, TextOrPair
+from maskwright.inference.windows import Floats
+from maskwright.tasks.model import TaskModel
+from maskwright.tasks.sequence.classification import Classification
+from maskwright.tasks.sequence.multi_label import MultiLabel
+from maskwright.tasks.sequence.regression import Regression
+from maskwright.text.tokenizer import Tokenizer
+
+CLASSIFYING_TASKS = (Classification, MultiLabel, Regression)
+ClassScore = dict[str, Any]
+_PAIR_SIZE = 2
+
+
+class Classify(Kind[TextOrPair, ClassScore | list[ClassScore]]):
+    """`{"label", "score"}` of the best class, or with `top_k` a list of such, the best first; None: of all classes.
+
+    Scores are probabilities: over all classes, or of a multi-label model for each class alone; a measure is given as it
+    is. The windows of a text or pair longer than `max_length` have their logits averaged by their number of tokens.
+    """
+
+    may_pair = True
+
+    def __init__(
+        self,
+        model: TaskModel,
+        tokenizer: Tokenizer,
+        *,
+        top_k: int | Literal["best"] | None = "best",
+        max_length: int | None = None,
+    ) -> None:
+        if isinstance(top_k, int) and top_k < 1:
+            raise InputError(f"top_k is {top_k}; it must be at least 1, or None for all classes")
+        self.model = model
+        self.encoder = model.encoder
+        self.pad_token_id = tokenizer.pad_token_id
+        self.top_k = top_k
+        self._cutter = SampleCutter(tokenizer, model.encoder, max_length)
+        self._logits = SequenceLogits(model)
+        self._labels = [str(name) for name in model.task.describe()["id2label"].values()]
+
+    @property
+    def module(self) -> TaskModel:
+        return self.model
+
+    def prepare(self, items: Sequence[TextOrPair], name: Name) -> list[Prepared]:
+        return [Prepared(samples) for samples in self._cutter.cut(items, name)]
+
+    def reduce(self, batch: EncodedBatch[Sample]) -> Sequence[Floats]:
+        return self._logits.reduce(batch)
+
+    def answer(self, prepared: Prepared, reduced: Sequence[Floats]) -> ClassScore | list[ClassScore]:
+        scores = self._score(average_logits(prepared.samples, reduced))
+        best_first = np.argsort(-scores, kind="stable")
+        chosen = best_first[: self.top_k] if isinstance(self.top_k, int) else best_first
+        answers: list[ClassScore] = [{"label": self._labels[one], "score": float(scores[one])} for one in chosen]
+        return answers[0] if self.top_k == "best" else answers
+
+    def _score(self, logits: Floats) -> Floats:
+        """(C,) The choice is that of transformers, for which one output is a yes or no, unless it is a measure."""
+        if isinstance(self.model.task, Regression):
+            return logits
+        if isinstance(self.model.task, MultiLabel) or len(logits) == 1:
+            return (1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
+        return compute_softmax(logits)
+
+    def record(self, item: TextOrPair, answer: ClassScore | list[ClassScore]) -> dict[str, Any]:
+        said = {"text": item} if isinstance(item, str) else {"first": item[0], "second": item[1]}
+        return {**said, **answer} if isinstance(answer, dict) else {**said, "answers": answer}
+
+    def as_items(self, inputs: Any) -> tuple[list[TextOrPair], bool]:
+        """A text, or a pair as a tuple of two or as `{"text", "text_pair"}`; several are a list of such."""
+        if isinstance(inputs, str | tuple | Mapping):
+            return [_as_item(inputs)], True
+        if not isinstance(inputs, Iterable):
+            raise InputError(f"the input is a {type(inputs).__name__}; expected a text, a pair of texts or a list")
+        return [_as_item(one) for one in inputs], False
+
+
+def compute_softmax(logits: Floats) -> Floats:
+    """Probabilities over the last axis."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True), dtype=np.float32)
+
+
+def _as_item(given: Any) -> TextOrPair:
+    texts = [given.get("text"), given.get("text_pair")] if isinstance(given, Mapping) else given
+    if isinstance(texts, str):
+        return texts
+    if isinstance(texts, tuple | list) and len(texts) == _PAIR_SIZE and all(isinstance(one, str) for one in texts):
+        return texts[0], texts[1]
+    raise InputError(f"an input is {given!r:.80}; expected a text or a pair of texts")

@@ -1,0 +1,188 @@
+"""Extractive question answering: the part of a context that answers a question, with its characters.
+
+N windows, S tokens of the longest, K spans.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from maskwright.errors import InputError, InputWarning
+from maskwright.inference.kind import Kind, Name, Prepared
+from maskwright.inference.samples import EncodedBatch, Sample
+from maskwright.inference.span_answers import Found, FoundSpan, SpanAnswer, rank_answers
+from maskwright.inference.texts import choose_max_length, encode_texts
+from maskwright.tasks.features import find_tokens_between
+from maskwright.tasks.model import TaskModel
+from maskwright.tasks.ner.token_head import TokenHead
+from maskwright.tasks.qa.contexts import EncodedContext, encode_contexts
+from maskwright.tasks.qa.spans import OUTSIDE, find_best_spans
+from maskwright.tasks.qa.windows import MAX_ANSWER_LENGTH, MAX_QUESTION_LENGTH, NO_ANSWER, Window, WindowRule
+from maskwright.text.tokenizer import Tokenizer
+from maskwright.training.modes import evaluation_mode
+
+QUESTION_ITEM = "question"
+_KEYS = ("question", "context")
+_USUAL_LENGTH = 384
+"""Tokens of a window where none are asked for, as in the pipeline of transformers."""
+_SPARE_SPANS = 10
+"""Kept of a window beside twice those asked for, as different tokens may say the same words."""
+Asked = tuple[str, str]
+"""A question and its context."""
+Reply = dict[str, Any] | list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class AskedSample(Sample):
+    window: Window | None = None
+
+
+@dataclass(frozen=True)
+class PreparedQuestion(Prepared):
+    context: EncodedContext
+
+
+class AnswerQuestions(Kind[Asked, Reply]):
+    """`{"score", "start", "end", "answer"}` of a question and its context, or the `top_k` best as a list.
+
+    `start` and `end` count the context's characters, so that `context[start:end]` is the answer. A context longer than
+    `max_length` is read in windows that share `doc_stride` tokens. With `handle_impossible_answer` it may be "".
+    """
+
+    item_name = QUESTION_ITEM
+
+    def __init__(
+        self,
+        model: TaskModel,
+        tokenizer: Tokenizer,
+        *,
+        top_k: int = 1,
+        max_answer_length: int = MAX_ANSWER_LENGTH,
+        doc_stride: int | None = None,
+        max_question_length: int = MAX_QUESTION_LENGTH,
+        handle_impossible_answer: bool = False,
+        max_length: int | None = None,
+    ) -> None:
+        for name, value in (("top_k", top_k), ("max_answer_length", max_answer_length)):
+            if value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1")
+        assert isinstance(model.task_head, TokenHead), "question answering has logits of tokens"
+        self.model = model
+        self._task_head = model.task_head
+        self.encoder = model.encoder
+        self.tokenizer = tokenizer
+        self.pad_token_id = tokenizer.pad_token_id
+        self.top_k = top_k
+        self.max_answer_length = max_answer_length
+        self.may_be_unanswered = handle_impossible_answer
+        longest = choose_max_length(self.encoder, max_length)
+        self._between = find_tokens_between(tokenizer)
+        self._rule = WindowRule(
+            min(longest, _USUAL_LENGTH) if max_length is None else longest,
+            len(self._between),
+            doc_stride,
+            max_question_length,
+        )
+
+    @property
+    def module(self) -> TaskModel:
+        return self.model
+
+    def prepare(self, items: Sequence[Asked], name: Name) -> list[PreparedQuestion]:
+        questions = encode_texts(self.tokenizer, self.encoder, [question for question, _ in items], name)
+        for place, (_, text) in enumerate(items):
+            if not text.strip():
+                raise InputError(f"the context of {name(place)} is empty; give it some text, or leave it out")
+        contexts = encode_contexts([context for _, context in items], self.tokenizer)
+        prepared = []
+        for place, (ids, (_, text)) in enumerate(zip(questions, items, strict=True)):
+            if not ids or not contexts[text].ids:
+                raise InputError(f"{name(place)} or its context has no token of the model's vocabulary; leave it out")
+            samples = self._cut(self._shorten(ids, name(place)), contexts[text], name(place))
+            prepared.append(PreparedQuestion(samples, contexts[text]))
+        return prepared
+
+    def _shorten(self, ids: list[int], name: str) -> list[int]:
+        longest = self._rule.max_question_length
+        if len(ids) > longest:
+            warnings.warn(
+                f"{name} has {len(ids):,} tokens and is asked by its first {longest}; raise max_question_length if the"
+                " others matter",
+                InputWarning,
+                stacklevel=2,
+            )
+        return ids[:longest]
+
+    def _cut(self, ids: list[int], context: EncodedContext, name: str) -> list[AskedSample]:
+        cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        beginning, lead = [cls, *ids, sep], self._rule.find_lead(len(ids))
+        samples = []
+        for start, stop in self._rule.cut(len(ids), len(context.ids), name):
+            end = [*self._between, *context.ids[start:stop], sep]
+            types = [0] * len(beginning) + [1] * len(end)
+            samples.append(AskedSample([*beginning, *end], types, Window(context, start, stop, lead)))
+        return samples
+
+    def reduce(self, batch: EncodedBatch[AskedSample]) -> list[Found]:
+        with evaluation_mode(self.model):
+            logits = self._task_head.transform(batch.hidden).float()
+        padded = pad_sequence(logits.split(batch.lengths.tolist()), batch_first=True, padding_value=OUTSIDE)
+        is_context = self._find_context(batch, padded)
+        num_spans = 2 * self.top_k + _SPARE_SPANS
+        starts, ends = padded.unbind(-1)
+        spans = find_best_spans(starts, ends, is_context, self.max_answer_length, num_spans)
+        totals = padded.masked_fill(~is_context[..., None], OUTSIDE).logsumexp(1)
+        lists = [one.tolist() for one in (padded[:, NO_ANSWER], totals, spans.scores, spans.starts, spans.ends)]
+        return [
+            Found(nothing, total, [FoundSpan(*span) for span in zip(scores, firsts, lasts, strict=True)])
+            for nothing, total, scores, firsts, lasts in zip(*lists, strict=True)
+        ]
+
+    def _find_context(self, batch: EncodedBatch[AskedSample], padded: Tensor) -> Tensor:
+        """(N, S) true for the tokens of each window, whose place every sample knows."""
+        windows = [_window_of(sample) for sample in batch.samples]
+        bounds = [[window.lead, window.lead + window.stop - window.start] for window in windows]
+        first, behind = torch.tensor(bounds, device=padded.device).T[..., None]
+        places = torch.arange(padded.shape[1], device=padded.device)
+        return (places >= first) & (places < behind)
+
+    def answer(self, prepared: PreparedQuestion, reduced: Sequence[Found]) -> Reply:
+        windows = [_window_of(sample) for sample in prepared.samples]
+        ranked = rank_answers(windows, reduced, self.may_be_unanswered)[: self.top_k]
+        answers = [_describe(one, prepared.context.text) for one in ranked]
+        return answers[0] if self.top_k == 1 else answers
+
+    def record(self, item: Asked, answer: Reply) -> dict[str, Any]:
+        return dict(zip(_KEYS, item, strict=True)) | (answer if isinstance(answer, dict) else {"answers": answer})
+
+    def as_items(self, inputs: Any) -> tuple[list[Asked], bool]:
+        """One question is a dictionary or a tuple of two texts; several are a list of such."""
+        if isinstance(inputs, Mapping | tuple | str) or not isinstance(inputs, Iterable):
+            return [_as_asked(inputs)], True
+        return [_as_asked(one) for one in inputs], False
+
+
+def _as_asked(given: Any) -> Asked:
+    parts: Any = tuple(given.get(key) for key in _KEYS) if isinstance(given, Mapping) else given
+    is_pair = isinstance(parts, tuple | list) and len(parts) == len(_KEYS)
+    if not is_pair or not all(isinstance(part, str) for part in parts):
+        raise InputError(f"an input is {given!r:.80}; expected a question and its context: {' and '.join(_KEYS)}")
+    return parts[0], parts[1]
+
+
+def _window_of(sample: Sample) -> Window:
+    assert isinstance(sample, AskedSample)
+    assert sample.window is not None
+    return sample.window
+
+
+def _describe(answer: SpanAnswer, context: str) -> dict[str, Any]:
+    text = context[answer.start : answer.end]
+    return {"score": answer.score, "start": answer.start, "end": answer.end, "answer": text}

@@ -1,0 +1,97 @@
+"""`glue`: fine-tune a model on the tasks of GLUE with several seeds, and compare what comes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from maskwright.errors import InputError
+from maskwright.evaluation.agreement import Agreement
+from maskwright.runs.evaluation.glue_answers import score_runs
+from maskwright.runs.evaluation.glue_files import TaskFiles, find_tasks, write_files
+from maskwright.runs.evaluation.glue_report import GlueReport, build_glue_report
+from maskwright.runs.finetune import TASK_FILE, finetune, say
+from maskwright.runs.finetune_seeds import list_seed_folders
+from maskwright.runs.folder import RunFolder
+from maskwright.tasks.config import TaskConfig, build_task_config, load_task_config
+
+DEFAULT_OUT = Path("runs") / "glue"
+DEFAULT_SEEDS = 3
+_DATA_FOLDER = "data"
+_TWO = 2
+
+
+@dataclass(frozen=True)
+class GlueOptions:
+    out: Path | None = None
+    """The folder of all runs."""
+    seeds: int | None = None
+    tasks: Sequence[str] | None = None
+    """None: all that are there."""
+    limit: int | None = None
+    """Train on so many first examples of each task."""
+    epochs: int | None = None
+    learning_rate: float | None = None
+    settings: Sequence[str] = ()
+    """Of the runs, as `finetune` takes them."""
+
+
+def evaluate_glue(models: Sequence[str], folder: Path, options: GlueOptions, console: Console) -> GlueReport:
+    """Finished runs are taken as they are, unfinished ones go on; files that are refused are refused before any run."""
+    if options.limit is not None and options.limit < _TWO:
+        raise InputError(f"--limit is {options.limit}; a task needs at least {_TWO} training examples")
+    out = options.out or DEFAULT_OUT
+    found = find_tasks(folder, options.tasks, lambda text: say(console, text))
+    files = [
+        write_files(one, out / _DATA_FOLDER / one.task.name, options.limit, lambda text: say(console, text))
+        for one in found
+    ]
+    scores = [{one.task.name: _run_task(model, one, out, options, console) for one in files} for model in models]
+    return build_glue_report(models, scores)
+
+
+def _run_task(
+    model: str, files: TaskFiles, out: Path, options: GlueOptions, console: Console
+) -> dict[str, list[Agreement]]:
+    given = {"epochs": options.epochs, "learning_rate": options.learning_rate}
+    config = build_task_config(
+        {
+            "task": files.task.kind,
+            "model": model,
+            "train": str(files.train),
+            "validation": str(files.validation),
+            "metric": files.task.metrics[0] if files.task.metrics[0] != "accuracy" else None,
+            **{name: value for name, value in given.items() if value is not None},
+        }
+    )
+    folder, num_seeds = out / _name_model(model) / files.task.name, options.seeds or DEFAULT_SEEDS
+    # A single seed's run lies where it would among several, so that more can be added.
+    folders = list_seed_folders(folder, max(num_seeds, _TWO))[:num_seeds]
+    runs = [RunFolder(one) for one in folders]
+    for run in runs:
+        _check_same_settings(run, config)
+    if not all(run.is_finished for run in runs):
+        base = folders[0] if num_seeds == 1 else folder
+        finetune(config, base, num_seeds=num_seeds, settings=options.settings, console=console)
+    return score_runs(runs, files, config)
+
+
+def _check_same_settings(run: RunFolder, config: TaskConfig) -> None:
+    file = run.path / TASK_FILE
+    if not file.is_file():
+        return
+    started = load_task_config(file).model_dump()
+    for key, value in config.model_dump().items():
+        if started[key] != value:
+            raise InputError(
+                f"{run.path} is a run with {key}={started[key]}, this command has {key}={value}; repeat its settings or"
+                " choose another --out"
+            )
+
+
+def _name_model(model: str) -> str:
+    return re.sub(r"[^\w.]+", "-", model).strip("-.")

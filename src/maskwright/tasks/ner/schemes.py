@@ -1,0 +1,100 @@
+"""How tags mark the words of an entity: found in a file, checked, and turned into another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+from maskwright.tasks.ner.tagging import OUTSIDE, Tag, find_entities, goes_on
+
+
+class Scheme(Enum):
+    """Ramshaw and Marcus 1995 (IOB1), Sang and Veenstra 1999 (IOB2, here BIO), Ratinov and Roth 2009 (BILOU)."""
+
+    IO = "IO"
+    BIO = "BIO"
+    IOB1 = "IOB1"
+    BIOES = "BIOES"
+    BILOU = "BILOU"
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """Of the tags a type has."""
+        return _LETTERS[self]
+
+
+_LETTERS = {
+    Scheme.IO: ("I",),
+    Scheme.BIO: ("B", "I"),
+    Scheme.IOB1: ("B", "I"),
+    Scheme.BIOES: ("B", "I", "E", "S"),
+    Scheme.BILOU: ("B", "I", "L", "U"),
+}
+
+
+def list_candidates(letters: Iterable[str]) -> list[Scheme]:
+    """The schemes that these letters may be of, the likeliest first; none where they are of no scheme."""
+    found = set(letters) - {OUTSIDE.letter, ""}
+    return [scheme for scheme in Scheme if found <= set(scheme.letters)]
+
+
+def find_break(tags: Sequence[Tag], scheme: Scheme) -> int | None:
+    """The first word whose tag the scheme does not have there, or one behind the last word where the row may not end.
+
+    None where all are right.
+    """
+    for place in range(len(tags) + 1):
+        before = tags[place - 1] if place else OUTSIDE
+        tag = tags[place] if place < len(tags) else OUTSIDE
+        if _is_break(before, tag, scheme):
+            return place
+    return None
+
+
+def _is_break(before: Tag, tag: Tag, scheme: Scheme) -> bool:
+    if tag.is_inside and tag.letter and tag.letter not in scheme.letters:
+        return True
+    continues = goes_on(before, tag)
+    match scheme:
+        case Scheme.IO:
+            return False
+        case Scheme.BIO:
+            return tag.letter == "I" and not continues
+        case Scheme.IOB1:
+            # B stands only between two entities of a type that touch
+            return tag.letter == "B" and not (before.is_inside and before.type == tag.type)
+        case Scheme.BIOES | Scheme.BILOU:
+            needs_more = before.letter in ("B", "I")
+            is_more = tag.letter in ("I", "E", "L")
+            return needs_more != is_more or (is_more and not continues)
+
+
+def convert_tags(tags: Sequence[Tag], scheme: Scheme) -> list[Tag]:
+    """The same entities in another scheme; IO joins those of a type that touch."""
+    converted = [OUTSIDE] * len(tags)
+    for entity in find_entities(tags):
+        for place in range(entity.start, entity.stop):
+            letter = _choose_letter(place == entity.start, place == entity.stop - 1, scheme)
+            converted[place] = Tag(letter, entity.type)
+    return converted
+
+
+def _choose_letter(is_first: bool, is_last: bool, scheme: Scheme) -> str:
+    if scheme is Scheme.IO:
+        return "I"
+    if scheme is Scheme.BIOES and is_last:
+        return "S" if is_first else "E"
+    return "B" if is_first else "I"
+
+
+def list_classes(tags: Iterable[Tag]) -> list[str]:
+    """O if it is among the tags, then of each type all tags that the scheme of these letters has."""
+    found = set(tags)
+    letters = {tag.letter for tag in found if tag.is_inside}
+    scheme = list_candidates(letters)[0]
+    types = sorted({tag.type for tag in found if tag.is_inside})
+    complete = ("",) if "" in letters else scheme.letters
+    return [
+        *([str(OUTSIDE)] if OUTSIDE in found else []),
+        *(str(Tag(letter, name)) for name in types for letter in complete),
+    ]

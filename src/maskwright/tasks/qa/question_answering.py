@@ -1,0 +1,148 @@
+"""Extractive question answering: where in its context an answer starts and ends.
+
+B rows, S row length, N documents of a row, K spans kept of a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from maskwright.batch import IGNORED_LABEL, PackedBatch
+from maskwright.errors import InputError
+from maskwright.objectives.loss import LossSums
+from maskwright.tasks.batch import find_asked
+from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.qa.features import AskedWindow
+from maskwright.tasks.qa.questions import Question
+from maskwright.tasks.qa.spans import OUTSIDE, Spans, arrange_documents, find_best_spans, find_context_tokens
+from maskwright.tasks.qa.squad_scores import Reply, score_replies
+from maskwright.tasks.qa.windows import MAX_ANSWER_LENGTH, NO_ANSWER
+from maskwright.tasks.task import Scores, Task
+
+NUM_SPANS = 20
+"""Spans kept of each window for the final evaluation."""
+
+
+class QuestionAnswering(Task):
+    """Cross-entropy over the tokens of a window, the mean of start and end; [CLS] stands for no answer in it."""
+
+    default_metric = "window_f1"
+    num_outputs = 2
+    num_figures = 2
+    """Sums of exact matches and of F1, both over the windows."""
+
+    def __init__(self, max_answer_length: int = MAX_ANSWER_LENGTH) -> None:
+        super().__init__()
+        self.max_answer_length = max_answer_length
+
+    @classmethod
+    def from_examples(cls, examples: Sequence[Question], config: TaskConfig) -> QuestionAnswering:
+        for name, is_set in (("class-weights", config.class_weights), ("label-smoothing", config.label_smoothing)):
+            if is_set:
+                raise InputError(f"--{name} is for classes; question answering has none: leave it out")
+        if not any(question.spans for question in examples):
+            raise InputError(f"no question of {config.train} has an answer; there is nothing to learn")
+        return cls(config.max_answer_length or MAX_ANSWER_LENGTH)
+
+    @classmethod
+    def from_description(cls, config: Mapping[str, Any]) -> QuestionAnswering:
+        return cls()
+
+    def check_examples(self, examples: Sequence[Question]) -> None:
+        """Any question can be asked; targets are known when contexts have been cut into windows."""
+
+    def encode_targets(self, examples: Sequence[AskedWindow]) -> Tensor:
+        """(windows, 2): the first and the last token of the answer."""
+        return torch.tensor([one.find_target() for one in examples])
+
+    def arrange(self, logits: Tensor, batch: PackedBatch, targets: Tensor) -> Tensor:
+        """(B, N, S, 3) of (B, S, 2): start and end logits of each document's tokens, then 1 where an answer may be."""
+        is_context = find_context_tokens(batch).float()[..., None]
+        per_token = torch.cat([logits.float(), is_context], dim=-1)
+        return arrange_documents(per_token, batch, targets.shape[1], OUTSIDE)
+
+    def loss_sums(self, logits: Tensor, targets: Tensor) -> LossSums:
+        """Arranged logits (B, N, S, 3) against targets (B, N, 2)."""
+        per_question = logits[..., :2].movedim(-1, 2)  # (B, N, 2, S)
+        loss = F.cross_entropy(
+            per_question.flatten(0, 2), targets.flatten(), reduction="sum", ignore_index=IGNORED_LABEL
+        )
+        is_asked = find_asked(targets)
+        with torch.no_grad():
+            first, last = self._choose(logits)
+            wanted_first, wanted_last = targets.unbind(-1)
+            is_exact = (first == wanted_first) & (last == wanted_last)
+            shared = (torch.minimum(last, wanted_last) - torch.maximum(first, wanted_first) + 1).clamp(min=0)
+            f1 = 2.0 * shared / (last - first + wanted_last - wanted_first + 2)
+            figures = torch.stack([one.masked_fill(~is_asked, 0.0).sum() for one in (is_exact.float(), f1)])
+        return LossSums(0.5 * loss[None], is_asked.sum()[None], figures)
+
+    def condense(self, logits: Tensor) -> Tensor:
+        """(B, N, 1 + K, 3): score, first and last token of no answer, then of the best spans."""
+        spans = self._find_spans(logits, NUM_SPANS)
+        kept = torch.stack([spans.scores, spans.starts.float(), spans.ends.float()], dim=-1)
+        nothing = torch.full_like(kept[..., :1, :], NO_ANSWER)
+        nothing[..., 0, 0] = _score_nothing(logits)
+        return torch.cat([nothing, kept], dim=-2)
+
+    def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The first and the last token of the best answer to each window, (B, N) both."""
+        best = self._find_spans(logits, 1)
+        is_nothing = _score_nothing(logits) >= best.scores[..., 0]
+        return best.starts[..., 0].masked_fill(is_nothing, NO_ANSWER), best.ends[..., 0].masked_fill(
+            is_nothing, NO_ANSWER
+        )
+
+    def _find_spans(self, logits: Tensor, num_spans: int) -> Spans:
+        starts, ends, is_context = logits.unbind(-1)
+        return find_best_spans(starts, ends, is_context > 0, self.max_answer_length, num_spans)
+
+    def compute_metrics(self, sums: Sequence[float]) -> Scores:
+        loss_sum, count, exact, f1 = sums
+        num_windows = count or float("nan")
+        return {"loss": loss_sum / num_windows, "window_exact": exact / num_windows, "window_f1": f1 / num_windows}
+
+    def score_answers(self, answers: Tensor, targets: Tensor, examples: Sequence[AskedWindow]) -> Scores:
+        """SQuAD's own scores, over questions."""
+        pairs = zip(examples, answers.tolist(), strict=True)
+        groups = groupby(pairs, key=lambda pair: id(pair[0].question))
+        return score_replies([_reply(list(group)) for _, group in groups])
+
+    def describe(self) -> dict[str, Any]:
+        """Two outputs are what Hugging Face takes where nothing is said."""
+        return {}
+
+    def describe_labels(self, targets: Tensor) -> str:
+        answered = targets[targets[:, 0] > NO_ANSWER]
+        lengths = (answered[:, 1] - answered[:, 0] + 1).float()
+        return f"{len(answered) / len(targets):.0%} of the windows have an answer, of {lengths.mean():.1f} tokens"
+
+
+def _score_nothing(logits: Tensor) -> Tensor:
+    return logits[..., NO_ANSWER, :2].sum(-1)
+
+
+def _reply(windows: Sequence[tuple[AskedWindow, list[list[float]]]]) -> Reply:
+    """The best span of all windows of a question, against the window that speaks most for an answer."""
+    question = windows[0][0].question
+    nothing = min(kept[0][0] for _, kept in windows)
+    candidates = [one for asked, kept in windows for one in _list_texts(asked, kept[1:])]
+    score, text = max(candidates, key=lambda one: one[0], default=(OUTSIDE, ""))
+    return Reply(text, nothing - score, question.answers)
+
+
+def _list_texts(asked: AskedWindow, kept: Iterable[Sequence[float]]) -> list[tuple[float, str]]:
+    """Scores and texts of spans; a token without characters is no answer."""
+    found = []
+    for score, first, last in kept:
+        if score > OUTSIDE:
+            start, stop = asked.window.find_characters(int(first), int(last))
+            if start < stop:
+                found.append((score, asked.question.context[start:stop]))
+    return found

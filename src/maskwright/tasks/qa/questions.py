@@ -1,0 +1,148 @@
+"""Questions about a context, with the answers that annotators found in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from maskwright.errors import InputError
+from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.qa.answer_search import Span, find_answer
+from maskwright.tasks.qa.records import is_squad_file, read_question_records, read_text
+from maskwright.tasks.tables import Record
+
+QUESTION_COLUMN, CONTEXT_COLUMN = "question", "context"
+_ANSWER_COLUMNS = ("answers", "answer")
+_START_KEYS = ("answer_start", "start")
+
+
+@dataclass(frozen=True)
+class Question:
+    place: str
+    """Where it stands, as 'file: id' or 'file:line'."""
+    text: str
+    context: str
+    answers: tuple[str, ...]
+    """As annotators wrote them; none: the context does not answer the question."""
+    spans: tuple[Span, ...]
+    """The characters of those answers that the context has."""
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """What a model learns from."""
+        return self.text, self.context, self.answers, self.spans
+
+
+@dataclass(frozen=True)
+class QuestionFile:
+    path: Path
+    examples: list[Question]
+    num_blank: int
+    """Questions left out, as they or their context are empty."""
+    lost: list[str]
+    """Answers that their context does not have, with their place."""
+
+    def describe(self) -> str:
+        num_unanswered = sum(not one.answers for one in self.examples)
+        num_contexts = len({one.context for one in self.examples})
+        parts = [f"{len(self.examples):,} questions about {num_contexts:,} contexts of {self.path}"]
+        parts += [f"{num_unanswered:,} have no answer"] * bool(num_unanswered)
+        parts += [f"{self.num_blank:,} with an empty text left out"] * bool(self.num_blank)
+        if self.lost:
+            parts.append(
+                f"{len(self.lost):,} answers not found in their context, left out of training, first: {self.lost[0]}"
+            )
+        return "; ".join(parts)
+
+    def check_same_form(self, other: QuestionFile) -> None:
+        """Files with and without unanswered questions go together."""
+
+
+def read_questions(path: str | Path, config: TaskConfig) -> QuestionFile:
+    """All questions of a file; answers that their context does not have are kept as text, to score others by."""
+    path = Path(path).expanduser()
+    named = (config.text_column, config.second_column, config.label_column)
+    if is_squad_file(path) and any(named):
+        raise InputError(f"{path} is read as SQuAD's JSON, which has no columns to name; leave the column options out")
+    columns = (config.text_column or QUESTION_COLUMN, config.second_column or CONTEXT_COLUMN)
+    questions = [_build_question(record, columns, config.label_column) for record in read_question_records(path)]
+    kept = [one for one in questions if one.text and one.context.strip()]
+    if not kept:
+        raise InputError(f"{path} holds no question with a context; expected at least one")
+    lost = [
+        f"{one.place} '{answer}'"
+        for one in kept
+        if len(one.spans) < len(one.answers)
+        for answer in one.answers
+        if find_answer(one.context, answer) is None
+    ]
+    if lost and not any(one.spans for one in kept):
+        raise InputError(
+            f"none of the {len(lost):,} answers of {path} is in its context, first: {lost[0]}; extractive answers are"
+            " parts of the context: check the columns"
+        )
+    return QuestionFile(path, kept, len(questions) - len(kept), lost)
+
+
+def _build_question(record: Record, columns: Sequence[str], answer_column: str | None) -> Question:
+    text, context = (read_text(record, column) for column in columns)
+    answers = [] if record.values.get("is_impossible") is True else _read_answers(record, answer_column)
+    found = (find_answer(context, answer, start) for answer, start in answers)
+    return Question(
+        record.place,
+        text.strip(),
+        context,
+        tuple(answer for answer, _ in answers),
+        tuple(span for span in found if span is not None),
+    )
+
+
+def _read_answers(record: Record, column: str | None) -> list[tuple[str, int | None]]:
+    """Texts with where they begin, where that is said; an empty text is no answer."""
+    name = column or next((one for one in _ANSWER_COLUMNS if one in record.values), None)
+    if name is None or name not in record.values:
+        expected = f"'{column}'" if column else " or ".join(f"'{one}'" for one in _ANSWER_COLUMNS)
+        raise InputError(
+            f"{record.place} has no {expected}; it has {', '.join(record.values)}: name the column of the answers with"
+            " --label-column, and leave it empty where there is none"
+        )
+    answers = [_read_answer(one, record, name) for one in _list_answers(record, name)]
+    return [(text, start) for text, start in answers if text.strip()]
+
+
+def _list_answers(record: Record, name: str) -> Sequence[Any]:
+    """One by one, whether given as one text, a list, or lists of texts and starts side by side, as on the hub."""
+    given = record.values[name]
+    if given is None:
+        return []
+    if isinstance(given, list):
+        return given
+    if isinstance(given, str):
+        return [{"text": given, "start": _find_start(record.values)}]
+    if isinstance(given, dict) and isinstance(given.get("text"), list):
+        starts = _find_start(given) or [None] * len(given["text"])
+        if isinstance(starts, list) and len(starts) == len(given["text"]):
+            return [{"text": text, "start": start} for text, start in zip(given["text"], starts, strict=True)]
+    return [given]
+
+
+def _read_answer(given: Any, record: Record, name: str) -> tuple[str, int | None]:
+    answer = {"text": given} if isinstance(given, str) else given
+    if not isinstance(answer, dict) or not isinstance(answer.get("text"), str):
+        raise InputError(
+            f"{record.place} has {given!r:.60} in '{name}'; expected a text, or an object with 'text' and"
+            " 'answer_start'"
+        )
+    start = _find_start(answer)
+    try:
+        return answer["text"], None if start in (None, "") else int(start)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{record.place} has an answer that starts at {start!r:.60}; expected the number of a character"
+        ) from error
+
+
+def _find_start(values: Mapping[str, Any]) -> Any:
+    return next((values[key] for key in _START_KEYS if key in values), None)

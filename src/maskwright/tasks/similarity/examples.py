@@ -1,0 +1,147 @@
+"""Pairs of texts that do or do not belong together, with or without a label that says how much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from maskwright.errors import InputError
+from maskwright.tasks.columns import ColumnNames, choose_texts, find_label
+from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.examples import NO_CONSENSUS, read_text
+from maskwright.tasks.tables import Record, Table, read_table
+
+CONTRASTIVE, COSINE = "contrastive", "cosine"
+LOSSES = (CONTRASTIVE, COSINE)
+_NEGATIVES = ("negative", "hard_neg", "hard_negative")
+_NAMED_LABELS = {
+    **dict.fromkeys(("entailment", "duplicate", "paraphrase", "similar", "true", "yes"), 1.0),
+    **dict.fromkeys(("not_entailment", "neutral", "contradiction", "not_duplicate", "not_paraphrase"), 0.0),
+    **dict.fromkeys(("dissimilar", "false", "no"), 0.0),
+}
+_CLASSES_OF_NLI = {0.0, 1.0, 2.0}
+_SHARE_OF_RANGE = 0.8
+"""Pairs whose label lies above this share of the labels' range belong together: 4 and more of the STS benchmark's 5."""
+
+
+@dataclass(frozen=True)
+class SimilarityExample:
+    place: str
+    """Where it stands, as 'file:line'."""
+    texts: tuple[str, ...]
+    """Two, and perhaps a third that does not belong to the first though it looks so."""
+    label: float | None
+    belongs: bool
+    """Whether the two belong together; they do where there is no label."""
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        return *self.texts, self.label, self.belongs
+
+
+@dataclass(frozen=True)
+class SimilarityFile:
+    path: Path
+    columns: tuple[str, ...]
+    label_column: str | None
+    examples: list[SimilarityExample]
+    least: float | None
+    """From this label on pairs belong together."""
+    left_out: dict[str, int]
+    """How many records are not among the examples, by reason."""
+
+    def describe(self) -> str:
+        texts = ", ".join(f"'{name}'" for name in self.columns)
+        label = "no label" if self.label_column is None else f"label '{self.label_column}'"
+        if self.least is not None:
+            num_belonging = sum(example.belongs for example in self.examples)
+            label += f" ({num_belonging:,} of {self.least:g} or more belong together)"
+        tail = "".join(f"; {count:,} {reason} left out" for reason, count in self.left_out.items() if count)
+        return f"{len(self.examples):,} pairs of {self.path}, texts {texts}, {label}{tail}"
+
+    def check_same_form(self, other: SimilarityFile) -> None:
+        """Pairs to learn from and pairs to judge by may differ in all but being pairs, which `read` sees to."""
+
+
+def read_similarity(path: str | Path, config: TaskConfig) -> SimilarityFile:
+    """The pairs of a file; the contrastive loss learns from those that belong together alone."""
+    table = read_table(path)
+    named = ColumnNames(config.text_column, config.second_column, config.label_column)
+    first, second = choose_texts(table.path, table.columns, named, needs_pair=True)
+    assert second is not None
+    label_column = find_label(table.columns, named)
+    learns_scores = config.loss == COSINE
+    if learns_scores and label_column is None:
+        raise InputError(
+            f"{table.path} has no column known to hold labels, which --loss cosine learns; name it with --label-column,"
+            " or use --loss contrastive"
+        )
+    columns = (first, second, *_choose_negative(table, config))
+    decided = [one for one in table.records if (label_column, one.values.get(label_column or "")) != NO_CONSENSUS]
+    labels = None if label_column is None else [_read_label(record, label_column) for record in decided]
+    least = None if labels is None else _find_least(labels, table.path, learns_scores)
+    examples = [
+        _build_example(record, columns, None if labels is None else labels[number], least)
+        for number, record in enumerate(decided)
+    ]
+    with_texts = [example for example in examples if all(example.texts)]
+    is_narrowed = not learns_scores and str(path) == config.train
+    kept = [example for example in with_texts if example.belongs] if is_narrowed else with_texts
+    if not kept:
+        raise InputError(f"{table.path} holds no pair of texts that belong together; check the columns {columns}")
+    left_out = {
+        "with an empty text": len(examples) - len(with_texts),
+        "without an agreed label": len(table.records) - len(decided),
+        "that do not belong together": len(with_texts) - len(kept),
+    }
+    return SimilarityFile(table.path, columns, label_column, kept, None if learns_scores else least, left_out)
+
+
+def _choose_negative(table: Table, config: TaskConfig) -> tuple[str, ...]:
+    """The column of hard negatives, where there is one and the loss has a use for it."""
+    name = config.negative_column
+    if name is not None and name not in table.columns:
+        raise InputError(f"{table.path} has no column '{name}'; choose one with --negative-column")
+    if name is None and config.loss != COSINE:
+        spelt = {column.lower(): column for column in table.columns}
+        name = next((spelt[known] for known in _NEGATIVES if known in spelt), None)
+    return () if name is None else (name,)
+
+
+def _build_example(
+    record: Record, columns: Sequence[str], label: float | None, least: float | None
+) -> SimilarityExample:
+    texts = tuple(read_text(record, column) for column in columns)
+    return SimilarityExample(record.place, texts, label, label is None or least is None or label >= least)
+
+
+def _read_label(record: Record, column: str) -> float:
+    value = record.values.get(column)
+    name = str(value).strip().lower()
+    if name in _NAMED_LABELS:
+        return _NAMED_LABELS[name]
+    try:
+        number = float(name)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(
+            f"{record.place} has the label {value!r} in '{column}'; similarity learns from numbers and from entailment,"
+            " duplicate and their opposites: rewrite it or name another --label-column"
+        )
+    return number
+
+
+def _find_least(labels: Sequence[float], path: Path, may_be_any: bool) -> float:
+    """From which label on two texts belong together."""
+    values = set(labels)
+    if values == _CLASSES_OF_NLI and not may_be_any:
+        raise InputError(
+            f"{path} has the labels 0, 1 and 2, which do not say what pairs belong together; write entailment, neutral"
+            " and contradiction, or 1 and 0"
+        )
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return 1.0 if values <= {0.0, 1.0} else low + _SHARE_OF_RANGE * (high - low)

@@ -1,0 +1,23 @@
+"""The size of tiny models with weights large enough for uneven answers, and their folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from maskwright.text.tokenizer import Tokenizer
+
+SHAPE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "initializer_range": 0.3,
+}
+MAX_LENGTH = 24
+
+
+def save(model: Any, tokenizer: Tokenizer, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    tokenizer.save(folder)
+    return folder

@@ -1,0 +1,157 @@
+"""Whole runs of question answering: they learn, resume exactly, and say what was lost."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from qa_lab import build_question, build_questions, write_squad
+from rich.console import Console
+from task_lab import Lab, write_lines
+from transformers import AutoModelForQuestionAnswering
+
+from maskwright.errors import InputError
+from maskwright.inference.pipeline import pipeline
+from maskwright.runs.callbacks import PeriodicCheckpoints
+from maskwright.runs.finetune import FinishedTask, finetune
+from maskwright.runs.finetune_inputs import load_task_inputs
+from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.model import TaskModel
+
+SETTINGS = ("training.device=cpu", "training.precision=fp32", "training.log_every_steps=4")
+
+
+class KilledError(BaseException):
+    """As final as a kill: no handler of ours catches it."""
+
+
+def run(config: TaskConfig, out: Path, *settings: str) -> FinishedTask:
+    return finetune(config, out, settings=[*SETTINGS, *settings], console=Console(quiet=True))
+
+
+@pytest.fixture
+def questions(lab: Lab) -> Lab:
+    """One question in five has no answer, and some contexts are longer than the model."""
+    for name, count, seed in (("train", 96, 0), ("validation", 40, 1)):
+        write_squad(lab.folder / f"{name}.json", build_questions(count, seed, unanswered=0.2))
+    return lab
+
+
+def configure(lab: Lab, **values: Any) -> TaskConfig:
+    files = {name: str(lab.folder / f"{name}.json") for name in ("train", "validation")}
+    return lab.config("qa", **{"text_column": None, **files, **values})
+
+
+def test_a_run_learns_to_answer_and_leaves_a_model_that_transformers_reads(questions: Lab, tmp_path: Path) -> None:
+    config = configure(questions, epochs=5, max_length=20, doc_stride=3, max_answer_length=2)
+    finished = run(config, tmp_path / "run")
+    (figures,) = finished.figures
+    assert finished.metric == "window_f1"
+    assert figures["window_f1"] > 0.9
+    assert min(figures["exact"], figures["f1"], figures["best_f1"]) > 0.9
+    assert figures["no_answer_exact"] > 0.5
+    assert figures["questions"] == 40 < figures["examples"]
+    report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert f"{figures['exact']:.4f}" in report
+    theirs = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "run" / "model").eval()
+    ours = TaskModel.from_pretrained(tmp_path / "run")
+    ids = torch.randint(5, 100, (2, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        given, expected = ours(input_ids=ids).logits, theirs(input_ids=ids)
+    torch.testing.assert_close(given[..., 0], expected.start_logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(given[..., 1], expected.end_logits, rtol=1e-5, atol=1e-5)
+
+    answer = pipeline("qa", tmp_path / "run", device="cpu", handle_impossible_answer=True)
+    held_out = build_questions(40, 1, unanswered=0.2)
+    replies = answer([(one["question"], one["context"]) for one in held_out])
+    gold = [one["answers"][0]["text"] if one["answers"] else "" for one in held_out]
+    assert sum(reply["answer"] == text for reply, text in zip(replies, gold, strict=True)) >= 36
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    questions: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_squad(questions.folder / "train.json", build_questions(32, 0, unanswered=0.2))
+    config = configure(questions, patience=2)
+    run(config, tmp_path / "whole", "training.checkpoint_every_steps=3")
+    save = PeriodicCheckpoints.on_step_end
+
+    def dying(self: PeriodicCheckpoints, step: int) -> None:
+        save(self, step)
+        if step == 5:
+            raise KilledError
+
+    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", dying)
+    with pytest.raises(KilledError):
+        run(config, tmp_path / "cut", "training.checkpoint_every_steps=3")
+    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", save)
+    run(config, tmp_path / "cut", "training.checkpoint_every_steps=3")
+
+    weights = [TaskModel.from_pretrained(tmp_path / name / "model").state_dict() for name in ("whole", "cut")]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+    finals = [json.loads((tmp_path / name / "final.json").read_text(encoding="utf-8")) for name in ("whole", "cut")]
+    for one in finals:
+        del one["seconds"]
+    assert finals[0] == finals[1]
+
+
+def test_the_user_is_told_what_became_of_questions_and_answers(questions: Lab) -> None:
+    records = build_questions(8, seed=0)
+    records[3]["answers"] = [{"text": "a bear", "answer_start": 0}]
+    records[4]["question"] = "who likes it " * 30
+    write_squad(questions.folder / "train.json", records)
+    said: list[str] = []
+    config = configure(questions, max_question_length=5, max_length=16)
+    inputs = load_task_inputs(config, said.append)
+    told = "\n".join(said)
+    assert "train: 8 questions about 8 contexts of" in told
+    assert "1 answers not found in their context, left out of training, first:" in told
+    assert "train.json: q3 'a bear'" in told
+    assert "train: 1 questions have more than 5 tokens and lose their end" in told
+    assert f"train: 8 questions in {inputs.train.num_examples} windows of at most 16 tokens" in told
+    assert "of the windows have an answer" in told
+
+
+def test_the_longest_answer_is_what_the_option_says(questions: Lab) -> None:
+    inputs = load_task_inputs(configure(questions, max_answer_length=3), lambda text: None)
+    logits = torch.zeros(1, 1, 12, 3)
+    logits[..., 2:, 2] = 1.0
+    logits[..., 3, 0], logits[..., 9, 1] = 9.0, 9.0
+    kept = inputs.build_model(0).task.condense(logits)[0, 0, 1:]
+    assert int((kept[:, 2] - kept[:, 1]).max()) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"class_weights": "balanced"}, "--class-weights is for classes"),
+        ({"label_smoothing": 0.1}, "--label-smoothing is for classes"),
+        ({"metric": "exact"}, "--metric is 'exact', which this task does not have; did you mean 'window_exact'"),
+        ({"doc_stride": 30}, "the stride is 30 tokens, a window beside the question of .*: q0 has"),
+        (
+            {"task": "classification", "doc_stride": 3},
+            "--doc-stride is for qa; classification has no use",
+        ),
+        ({"max_answer_length": 0}, "max_answer_length"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_written(
+    questions: Lab, tmp_path: Path, values: dict[str, Any], words: str
+) -> None:
+    build = questions.config if "task" in values else partial(configure, questions)
+    with pytest.raises(InputError, match=words):
+        run(build(**{"max_length": 16, **values}), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_without_an_answer_is_nothing_to_learn_from(lab: Lab, tmp_path: Path) -> None:
+    records = [build_question(random.Random(one), 6, is_answered=False) for one in range(3)]
+    for name in ("train", "validation"):
+        write_lines(lab.folder / f"{name}.jsonl", records)
+    with pytest.raises(InputError, match="has an answer; there is nothing to learn"):
+        run(lab.config("qa", text_column=None), tmp_path / "out")

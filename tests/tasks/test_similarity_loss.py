@@ -1,0 +1,161 @@
+"""The losses of similarity are those of plain padded encodings, whatever the packing, the parts and the processes."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from contrastive_worker import build_groups, compute_share
+from safetensors.torch import load_file
+from similarity_lab import build_pairs, embed_padded, load, write_pairs
+from task_lab import Lab
+from torch import Tensor
+
+from maskwright.errors import RunError
+from maskwright.runs.finetune_inputs import TaskInputs
+from maskwright.tasks.batch import AskedBatch, TaskBatch
+from maskwright.tasks.model import TaskModel
+from maskwright.tasks.similarity.losses import Groups, compute_contrastive_losses
+
+TOLERANCE = 1e-5
+
+
+@pytest.fixture
+def pairs_lab(lab: Lab) -> Lab:
+    write_pairs(lab, build_pairs(24, seed=0), build_pairs(16, seed=1))
+    return lab
+
+
+def take_batch(inputs: TaskInputs, size: int) -> TaskBatch:
+    return inputs.train.build_batch(np.arange(size))
+
+
+def check_against(model: TaskModel, batch: TaskBatch, reference: TaskModel, expected: Tensor) -> None:
+    """The mean loss, and every gradient."""
+    sums = model.loss_sums(AskedBatch.of(batch))
+    loss = sums.loss_sum / sums.num_labelled
+    torch.testing.assert_close(loss, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    loss.backward()
+    expected.backward()
+    for own, other in zip(model.parameters(), reference.parameters(), strict=True):
+        assert own.grad is not None
+        torch.testing.assert_close(own.grad, other.grad, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def build_two(inputs: TaskInputs) -> tuple[TaskModel, TaskModel]:
+    model = inputs.build_model(seed=0).eval()
+    return model, copy.deepcopy(model)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_the_cosine_loss_of_packed_rows_is_that_of_padded_texts(pairs_lab: Lab, pooling: str) -> None:
+    inputs = load(pairs_lab, loss="cosine", pooling=pooling)
+    model, reference = build_two(inputs)
+    batch, examples = take_batch(inputs, 9), inputs.train.features.examples[:9]
+    assert batch.num_rows < 9
+    first, second = (
+        embed_padded(inputs, reference.encoder, [one.texts[side] for one in examples], pooling) for side in (0, 1)
+    )
+    labels = torch.tensor([one.label / 5.0 for one in examples])
+    check_against(model, batch, reference, ((first * second).sum(-1) - labels).square().mean())
+
+
+def refer_to_contrast(first: Tensor, second: Tensor, is_negative: Tensor, hard: Tensor | None = None) -> Tensor:
+    """Symmetric InfoNCE, one pair after the other."""
+    losses = []
+    for number in range(len(first)):
+        allowed = [other for other in range(len(first)) if other == number or is_negative[number, other]]
+        place = allowed.index(number)
+        there = [first[number] @ second[other] for other in allowed]
+        if hard is not None:
+            there += [first[number] @ one for one in hard]
+        back = [second[number] @ first[other] for other in allowed]
+        for cosines in (there, back):
+            losses.append(F.cross_entropy(torch.stack(cosines)[None] / 0.05, torch.tensor([place])))
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_the_contrastive_loss_of_packed_rows_is_that_of_padded_texts(lab: Lab, pooling: str) -> None:
+    """Subjects and verbs repeat, but as pairs no text is the same as another's."""
+    subjects, verbs = ("the cat", "a small dog", "my old teacher"), ("sees", "follows")
+    records = [
+        {"sentence1": f"{subject} {verb}", "sentence2": f"{subject} {verb} a long road"}
+        for subject in subjects
+        for verb in verbs
+    ]
+    write_pairs(lab, records, records)
+    inputs = load(lab, pooling=pooling)
+    model, reference = build_two(inputs)
+    sides = [
+        embed_padded(inputs, reference.encoder, [one.texts[side] for one in inputs.train.features.examples], pooling)
+        for side in (0, 1)
+    ]
+    batch = take_batch(inputs, 6)
+    assert batch.num_rows < 6
+    check_against(model, batch, reference, refer_to_contrast(*sides, ~torch.eye(6, dtype=torch.bool)))
+
+
+def test_equal_texts_are_no_negatives_and_hard_negatives_are(lab: Lab) -> None:
+    records = [
+        {"anchor": "the cat sees", "positive": "a long road", "negative": "the green house"},
+        {"anchor": "The cat  sees", "positive": "one red bird", "negative": "the quiet river"},
+        {"anchor": "every student", "positive": "a long road", "negative": "my old teacher"},
+        {"anchor": "a small dog", "positive": "it rains", "negative": "in the morning"},
+    ]
+    write_pairs(lab, records, records)
+    inputs = load(lab)
+    model, reference = build_two(inputs)
+    first, second, hard = (
+        embed_padded(inputs, reference.encoder, [record[name] for record in records], "mean")
+        for name in ("anchor", "positive", "negative")
+    )
+    is_negative = torch.tensor(
+        # 0 and 1 have the same first text, 0 and 2 the same second one; 1 and 2 have nothing in common
+        [[0, 0, 0, 1], [0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0]],
+        dtype=torch.bool,
+    )
+    check_against(model, take_batch(inputs, 4), reference, refer_to_contrast(first, second, is_negative, hard))
+
+
+def test_pairs_that_do_not_belong_together_have_no_part_in_the_loss(lab: Lab) -> None:
+    pairs = build_pairs(12, seed=3)
+    write_pairs(lab, pairs, pairs)
+    inputs = load(lab)
+    belonging = [number for number, one in enumerate(pairs) if one["score"] >= 4]
+    assert 0 < len(belonging) < 12
+    assert len(inputs.train.features.examples) == len(belonging)
+    model = inputs.build_model(seed=0).eval()
+    every = model.loss_sums(AskedBatch.of(inputs.validation.build_batch(np.arange(12))))
+    alone = model.loss_sums(AskedBatch.of(inputs.train.build_batch(np.arange(len(belonging)))))
+    torch.testing.assert_close(every.losses, alone.losses, rtol=TOLERANCE, atol=TOLERANCE)
+    assert int(every.num_labelled) == int(alone.num_labelled) == 2 * len(belonging)
+
+
+def test_a_batch_of_negatives_is_not_cut_and_one_of_scores_may_be(pairs_lab: Lab) -> None:
+    whole = take_batch(load(pairs_lab), 8)
+    assert whole.rows(0, whole.num_rows) is whole
+    with pytest.raises(RunError, match=r"compared with each other.* smaller --batch-size"):
+        whole.rows(0, 1)
+    inputs = load(pairs_lab, loss="cosine")
+    model, batch = inputs.build_model(seed=0).eval(), take_batch(inputs, 12)
+    total = model.loss_sums(AskedBatch.of(batch)).losses
+    assert batch.num_rows > 1
+    parts = [model.loss_sums(AskedBatch.of(batch.rows(row, row + 1))).losses for row in range(batch.num_rows)]
+    torch.testing.assert_close(torch.stack(parts).sum(0), total, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_processes_share_their_negatives_with_exact_gradients(tmp_path: Path) -> None:
+    groups = build_groups()
+    vectors = groups.vectors.clone().requires_grad_()
+    losses, hits = compute_contrastive_losses(Groups(vectors, groups.texts, groups.is_asked), 0.05)
+    losses[groups.is_asked].sum().backward()
+    torch.multiprocessing.spawn(compute_share, args=(str(tmp_path),), nprocs=2)
+    shares = [load_file(tmp_path / f"{rank}.safetensors") for rank in (0, 1)]
+    torch.testing.assert_close(torch.cat([one["losses"] for one in shares]), losses.detach())
+    torch.testing.assert_close(torch.cat([one["gradient"] for one in shares]), vectors.grad)
+    assert torch.equal(torch.cat([one["hits"] for one in shares]), hits)

@@ -1,0 +1,211 @@
+"""Whole runs of similarity: they learn, resume exactly, and leave a folder whose vectors are those of training."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from similarity_lab import build_pairs, build_scored_pairs, embed_padded, load, make_config, run, write_pairs
+from task_lab import Lab, write_lines
+
+from maskwright.errors import InputError
+from maskwright.inference.pipeline import pipeline
+from maskwright.runs.callbacks import PeriodicCheckpoints
+from maskwright.runs.export import ExportOptions, export_model
+from maskwright.runs.finetune_inputs import load_task_inputs
+from maskwright.tasks.model import TaskModel
+from maskwright.tasks.similarity.contrastive import ContrastiveSimilarity
+
+TEXTS = ["the cat sees a long road", "one red bird", "my old teacher follows the green house before it rains"]
+
+
+class KilledError(BaseException):
+    """As final as a kill: no handler of ours catches it."""
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests look at them, and they would take most of the time."""
+    monkeypatch.setattr("maskwright.runs.finetune.write_task_report", lambda *given, **named: [])
+
+
+@pytest.fixture
+def pairs_lab(lab: Lab) -> Lab:
+    write_pairs(lab, build_pairs(96, seed=0), build_pairs(40, seed=1))
+    return lab
+
+
+def read_final(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "final.json").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("loss", ["cosine", "contrastive"])
+def test_a_run_learns_which_texts_belong_together(lab: Lab, tmp_path: Path, loss: str) -> None:
+    build = build_scored_pairs if loss == "cosine" else build_pairs
+    pairs = build(40, seed=1)
+    write_pairs(lab, build(96, seed=0), pairs)
+    config = make_config(lab, loss=loss, epochs=6)
+    before = load(lab, loss=loss)
+    untrained = pipeline("similarity", before.encoder, before.tokenizer, pooling="mean")
+    cosines = [one["score"] for one in untrained([(one["sentence1"], one["sentence2"]) for one in pairs])]
+    labels = [one["score"] for one in pairs]
+    finished = run(config, tmp_path / "run")
+    (figures,) = finished.figures
+    assert finished.metric == "pearson"
+    assert figures["pearson"] > max(0.8, float(np.corrcoef(cosines, labels)[0, 1]))
+    assert figures["spearman"] > 0.6
+    after = pipeline("similarity", tmp_path / "run")([(one["sentence1"], one["sentence2"]) for one in pairs])
+    assert np.corrcoef([one["score"] for one in after], labels)[0, 1] == pytest.approx(figures["pearson"], abs=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_the_saved_folder_gives_the_vectors_of_training_everywhere(
+    pairs_lab: Lab, tmp_path: Path, pooling: str
+) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    run(make_config(pairs_lab, pooling=pooling, epochs=1), tmp_path / "run")
+    model = TaskModel.from_pretrained(tmp_path / "run")
+    assert isinstance(model.task, ContrastiveSimilarity)
+    with torch.no_grad():
+        expected = embed_padded(load(pairs_lab), model.encoder, TEXTS, pooling).numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = np.stack(pipeline("embed", tmp_path / "run", normalize=True)(TEXTS))
+    np.testing.assert_allclose(ours, expected, atol=1e-6)
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "run" / "model"), device="cpu")
+    assert theirs.max_seq_length == 32
+    np.testing.assert_allclose(theirs.encode(TEXTS, normalize_embeddings=True), expected, atol=1e-5)
+
+
+def test_the_folder_needs_no_export_and_cuts_texts_where_training_did(pairs_lab: Lab, tmp_path: Path) -> None:
+    run(make_config(pairs_lab, max_length=8, epochs=1), tmp_path / "run")
+    settings = json.loads((tmp_path / "run" / "model" / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    assert settings["max_seq_length"] == 8
+    with pytest.raises(InputError, match="is a folder of sentence-transformers as it is"):
+        export_model(str(tmp_path / "run"), ExportOptions("sentence-transformers", tmp_path / "out"), print)
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    pairs_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dropout, in the second epoch, with a watch on the correlation of the held-out pairs."""
+    config = make_config(pairs_lab, patience=2)
+    run(config, tmp_path / "whole", "training.checkpoint_every_steps=3")
+    save = PeriodicCheckpoints.on_step_end
+
+    def dying(self: PeriodicCheckpoints, step: int) -> None:
+        save(self, step)
+        if step == 8:
+            raise KilledError
+
+    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", dying)
+    with pytest.raises(KilledError):
+        run(config, tmp_path / "cut", "training.checkpoint_every_steps=3")
+    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", save)
+    run(config, tmp_path / "cut", "training.checkpoint_every_steps=3")
+    weights = [TaskModel.from_pretrained(tmp_path / name / "model").state_dict() for name in ("whole", "cut")]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+def test_pairs_without_labels_are_judged_by_who_finds_whom(pairs_lab: Lab, tmp_path: Path) -> None:
+    unlabelled = [
+        {"anchor": f"{subject} {verb}", "positive": f"{subject} {verb} a long road"}
+        for subject in ("the cat", "one red bird", "every student")
+        for verb in ("sees", "likes", "carries")
+    ]
+    write_pairs(pairs_lab, unlabelled, unlabelled)
+    finished = run(make_config(pairs_lab, epochs=4), tmp_path / "run")
+    assert finished.metric == "accuracy"
+    assert finished.figures[0]["accuracy"] == 1.0
+    assert finished.figures[0]["pearson"] is None
+    assert "spearman" not in finished.figures[0]
+
+
+def test_the_user_is_told_what_labels_were_taken_for(pairs_lab: Lab) -> None:
+    said: list[str] = []
+    load_task_inputs(make_config(pairs_lab, loss="cosine"), said.append)
+    load_task_inputs(make_config(pairs_lab), said.append)
+    told = "\n".join(said)
+    assert "labels: 0 to 5 scaled to cosines of 0 to 1" in told
+    num_belonging = sum(one["score"] >= 4 for one in build_pairs(96, seed=0))
+    assert f"({num_belonging} of 4 or more belong together); {96 - num_belonging} that do not belong together" in told
+
+
+def test_entailed_pairs_are_taken_and_the_others_left(lab: Lab) -> None:
+    labels = ["entailment", "neutral", "contradiction", "entailment"]
+    records = [
+        {"premise": f"the cat {number}", "hypothesis": "one red bird", "label": one}
+        for number, one in enumerate(labels)
+    ]
+    write_pairs(lab, records, records)
+    inputs = load(lab)
+    assert [one.texts[0] for one in inputs.train.features.examples] == ["the cat 0", "the cat 3"]
+    assert inputs.validation.targets[:, 1].tolist() == [1, 0, 0, 1]
+    assert inputs.metric == "pearson"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"loss": "triplet"}, "there is no loss 'triplet' for similarity; known are contrastive, cosine"),
+        ({"pooling": "max"}, "no pooling 'max'"),
+        ({"loss": "cosine", "temperature": 0.1}, "--temperature is for --loss contrastive"),
+        ({"loss": "cosine", "negative_column": "sentence2"}, "--negative-column is for --loss contrastive"),
+        ({"batch_size": 1}, "nothing to compare with"),
+        ({"class_weights": "balanced"}, "--class-weights is for classes"),
+        ({"negative_column": "absent"}, "no column 'absent'; choose one with --negative-column"),
+        ({"text_column": "sentence1"}, "no two columns known to hold a pair"),
+        ({"task": "regression", "loss": "cosine"}, "--loss is for similarity"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_written(
+    pairs_lab: Lab, tmp_path: Path, values: dict[str, Any], words: str
+) -> None:
+    config = pairs_lab.config(**{"task": "similarity", "text_column": None, **values})
+    with pytest.raises(InputError, match=words):
+        run(config, tmp_path / "out" / "run")
+    assert not (tmp_path / "out").exists()
+
+
+def test_micro_batches_are_refused_where_they_would_change_the_loss(pairs_lab: Lab, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="would cut the batch, whose pairs are each other's negatives"):
+        run(make_config(pairs_lab), tmp_path / "run", "training.micro_batch_tokens=64")
+    assert not (tmp_path / "run").exists()
+    config = make_config(pairs_lab, loss="cosine", epochs=1)
+    finished = run(config, tmp_path / "run", "training.max_steps=2", "training.micro_batch_tokens=64")
+    assert finished.figures[0]["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("record", "loss", "words"),
+    [
+        ({"score": "fine"}, "contrastive", r"train\.jsonl:1 has the label 'fine' in 'score'"),
+        ({"score": None}, "cosine", "has the label None"),
+        ({}, "cosine", "no column known to hold labels, which --loss cosine learns"),
+        ({"label": 0}, "contrastive", "holds no pair of texts that belong together"),
+        ({"label": 1}, "cosine", "all pairs of .* have the label 1; there is nothing to learn"),
+    ],
+)
+def test_wrong_labels_are_refused(pairs_lab: Lab, record: dict[str, Any], loss: str, words: str) -> None:
+    texts = {"sentence1": "the cat", "sentence2": "one red bird"}
+    write_lines(pairs_lab.folder / "train.jsonl", [{**texts, **record}])
+    with pytest.raises(InputError, match=words):
+        load(pairs_lab, loss=loss)
+
+
+def test_numbers_of_nli_classes_are_refused(pairs_lab: Lab) -> None:
+    records = [{"premise": "the cat", "hypothesis": "one red bird", "label": number} for number in (0, 1, 2)]
+    write_lines(pairs_lab.folder / "train.jsonl", records)
+    with pytest.raises(InputError, match="labels 0, 1 and 2, which do not say what pairs belong together"):
+        load(pairs_lab)
+
+
+def test_a_loss_of_single_texts_is_refused(pairs_lab: Lab) -> None:
+    model = load(pairs_lab, loss="cosine").build_model(seed=0)
+    with pytest.raises(InputError, match="the loss of similarity is one of pairs"):
+        model(input_ids=torch.tensor([[2, 5, 3]]), labels=torch.tensor([1.0]))
