@@ -30,7 +30,7 @@ from maskwright.training.state import TrainingState
 
 CLS, SEP, PAD, MASK, FIRST = 2, 3, 0, 4, 5
 RATIO, RATE = 0.15, 1e-4
-COMPARED_TOKENS = 8192
+COMPARED_TOKENS = {"cuda": 8192, "cpu": 1024}
 FAMILIES = {"bert": mw.BERT, "modernbert": mw.ModernBERT}
 
 
@@ -170,7 +170,8 @@ def compare_losses(
 
     Batches are small, since a packed one holds several times as many documents as the peer could take padded.
     """
-    arguments = argparse.Namespace(**{**vars(arguments), "rows": max(1, COMPARED_TOKENS // arguments.length)})
+    num_tokens = COMPARED_TOKENS[torch.device(arguments.device).type]
+    arguments = argparse.Namespace(**{**vars(arguments), "rows": max(1, num_tokens // arguments.length)})
     peer = Peer(arguments, is_compiled=False, dropout=0.0)
     with tempfile.TemporaryDirectory() as folder:
         peer.model.save_pretrained(folder)

@@ -119,14 +119,20 @@ def test_compiled_models_have_the_loss_and_gradients_of_plain_ones(family: str) 
         torch.testing.assert_close(grads[name], grad, atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_only_training_rows_of_the_first_shape_run_compiled() -> None:
+def test_the_first_shape_and_shapes_that_come_twice_in_a_row_run_compiled() -> None:
     compiler = LayerCompiler()
-    hidden = torch.zeros(2, 4, 8)
+    first, odd = torch.zeros(4, 6, 8), torch.zeros(3, 6, 8)
+    compiler.see(first)
+    assert compiler.accepts(first)
     with torch.no_grad():
-        assert not compiler.accepts(hidden)
-    assert compiler.accepts(hidden)
-    assert not compiler.accepts(torch.zeros(1, 4, 8))
-    assert compiler.accepts(hidden)
+        assert not compiler.accepts(first)
+    for hidden in (odd, first, odd, first):
+        compiler.see(hidden)
+    assert not compiler.accepts(odd), "the last batch of an epoch"
+    for _ in range(2):
+        compiler.see(odd)
+    assert compiler.accepts(odd), "batches that have grown"
+    assert compiler.accepts(first)
 
 
 def test_the_short_formula_of_gelu_is_exact_to_single_precision() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import maskwright as mw
 from maskwright.batch import from_padded
 from maskwright.masking.tokens import CorruptedBatch
-from maskwright.training.compiling import should_compile
+from maskwright.training.compiling import should_compile, should_record
 from maskwright.training.engine import Engine
 from maskwright.training.graphs import GraphedPass, _copy, _describe, _list_tensors
 from maskwright.training.state import TrainingState
@@ -20,9 +21,33 @@ from maskwright.training.world import World
 VOCAB_SIZE = 200
 
 
-def build_corrupted(num_slots: int = 8) -> CorruptedBatch:
-    batch = from_padded(torch.arange(12).view(2, 6) + 5)
-    return CorruptedBatch(batch, torch.full((2, 6), -100), num_slots)
+class PlainEncoder(nn.Module):
+    """Of the user's own, so nobody knows whether it waits for the host."""
+
+    hidden_size = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word = nn.Embedding(VOCAB_SIZE, 8)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        return {"last_hidden_state": self.word(input_ids)}
+
+
+@pytest.fixture
+def tiny_model() -> mw.MaskedLanguageModel:
+    shape = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 16}
+    encoder = mw.BERT.from_variant("tiny", vocab_size=VOCAB_SIZE, **shape)
+    return mw.MaskedLanguageModel(encoder, VOCAB_SIZE, mask_token_id=4)
+
+
+class RecordedError(Exception):
+    """Where a GPU would record."""
+
+
+def build_corrupted(num_slots: int = 8, num_rows: int = 2) -> CorruptedBatch:
+    batch = from_padded(torch.arange(6 * num_rows).view(num_rows, 6) + 5)
+    return CorruptedBatch(batch, torch.full((num_rows, 6), -100), num_slots)
 
 
 def test_recordings_are_told_apart_by_shapes_and_slots_but_not_by_values() -> None:
@@ -49,6 +74,25 @@ def test_slots_stay_while_they_are_enough_and_few_are_idle() -> None:
     assert settled == [1_000, 1_000, 900, 1_000]
 
 
+def test_a_shape_that_comes_once_is_run_and_neither_recorded_nor_forgetting_the_recording() -> None:
+    graphed = GraphedPass(lambda corrupted, factors: factors + 1, [])
+    recorded: list[CorruptedBatch] = []
+
+    def record(key: Any, corrupted: CorruptedBatch, factors: Tensor) -> Any:
+        recorded.append(corrupted)
+        raise RecordedError
+
+    graphed._record = record  # type: ignore[method-assign]
+    whole, odd, factors = build_corrupted(), build_corrupted(num_rows=1), torch.ones(1)
+    with pytest.raises(RecordedError):
+        graphed(whole, factors)
+    assert graphed(odd, factors).item() == 2, "as it is"
+    assert graphed(whole, factors).item() == 2
+    with pytest.raises(RecordedError):
+        graphed(whole, factors)
+    assert [one.batch.num_rows for one in recorded] == [2, 2]
+
+
 def test_compiling_is_for_gpus_unless_asked_for_and_not_for_layers_in_parts() -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert not should_compile(mw.TrainingConfig(), cpu, World())
@@ -58,6 +102,21 @@ def test_compiling_is_for_gpus_unless_asked_for_and_not_for_layers_in_parts() ->
     assert not should_compile(mw.TrainingConfig(parallel="fsdp"), gpu, many)
     with pytest.raises(mw.InputError, match="parallel=fsdp"):
         should_compile(mw.TrainingConfig(parallel="fsdp", compile=True), cpu, many)
+
+
+def test_only_native_models_that_compute_layers_once_are_recorded(tiny_model: mw.MaskedLanguageModel) -> None:
+    gpu = torch.device("cuda")
+    assert should_record(tiny_model, mw.TrainingConfig(), gpu, World())
+    assert not should_record(tiny_model, mw.TrainingConfig(), torch.device("cpu"), World())
+    assert not should_record(tiny_model, mw.TrainingConfig(), gpu, World(rank=0, size=2))
+    assert not should_record(tiny_model, mw.TrainingConfig(activation_checkpointing=True), gpu, World())
+    foreign = mw.MaskedLanguageModel(PlainEncoder(), VOCAB_SIZE, mask_token_id=4)
+    assert not should_record(foreign, mw.TrainingConfig(), gpu, World())
+
+
+def test_epochs_share_one_training_step(tiny_model: mw.MaskedLanguageModel) -> None:
+    engine = Engine(tiny_model, mw.OptimizerConfig(), mw.ScheduleConfig(), mw.TrainingConfig(device="cpu"), seed=0)
+    assert engine.begin(TrainingState(), print) is engine.begin(TrainingState(), print)
 
 
 def train(family: str, compile: bool, precision: str) -> tuple[list[float], Tensor]:

@@ -12,25 +12,37 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+_MOST_SHAPES = 4
+_MOST_KERNELS = 64
+
 
 def _call(layer: nn.Module, weights: dict[str, Tensor], inputs: tuple[Any, ...]) -> Any:
     return functional_call(layer, weights, inputs)
 
 
 class LayerCompiler:
-    """Runs layers on rows of one shape, that of the first batch; other shapes are not worth a compilation."""
+    """Runs layers on rows of the first shape seen, and of a few others that come twice in a row.
+
+    The last batch of an epoch, which is smaller, is not worth a compilation; batches that grow are.
+    """
 
     def __init__(self) -> None:
-        self._shape: torch.Size | None = None
+        self._shapes: list[torch.Size] = []
+        self._last: torch.Size | None = None
+        # Kernels of all shapes, kinds of layers and models of a process are kept with the one function above.
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_KERNELS)
         self._call = torch.compile(_call, fullgraph=True, dynamic=False)
 
+    def see(self, hidden: Tensor) -> None:
+        """Take note of what the first layer gets in training."""
+        is_wanted = not self._shapes or hidden.shape == self._last
+        if is_wanted and hidden.shape not in self._shapes and len(self._shapes) < _MOST_SHAPES:
+            self._shapes.append(hidden.shape)
+        self._last = hidden.shape
+
     def accepts(self, hidden: Tensor) -> bool:
-        """Whether compiled layers run on these hidden states: in training, on rows of the first shape seen."""
-        if not torch.is_grad_enabled():
-            return False
-        if self._shape is None:
-            self._shape = hidden.shape
-        return self._shape == hidden.shape
+        """Whether compiled layers run on these hidden states."""
+        return torch.is_grad_enabled() and hidden.shape in self._shapes
 
     def run(self, layer: nn.Module, hidden: Tensor, *others: Any) -> Tensor:
         result: Tensor = self._call(layer, _cast_weights(layer, hidden.dtype), (hidden, *others))

@@ -160,6 +160,8 @@ class PackedEncoder(nn.Module, ABC):
         if document_ids is None and attention_mask is not None:
             document_ids = attention_mask != 0
         embedded = _as_computed(self.embed(input_ids, positions, token_type_ids))
+        if self.layer_compiler is not None and self.training and torch.is_grad_enabled():
+            self.layer_compiler.see(embedded)
         return EncoderOutput(last_hidden_state=self.run_layers(embedded, positions, document_ids, is_causal))
 
     def build_mask(

@@ -230,9 +230,15 @@ class MaskedLanguageModel(Objective):
     def _score_slots(self, slots: Tensor, labels: Tensor) -> LossSums:
         return compute_loss_sums(self.predict(slots), labels)
 
+    @property
+    def is_recordable(self) -> bool:
+        return isinstance(self.encoder, PackedEncoder) and self.mlm_head is None
+
     def compile_parts(self) -> None:
         """The head too: its softmax over the vocabulary then never leaves the kernel in fp32."""
         super().compile_parts()
+        if self.mlm_head is not None:
+            return
 
         def score(slots: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             sums = self._score_slots(slots, labels)

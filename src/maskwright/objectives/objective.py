@@ -66,6 +66,11 @@ class Objective(nn.Module, ABC):
     def load_weights(self, folder: Path) -> None:
         """Fill this model from a saved one of the same shape."""
 
+    @property
+    def is_recordable(self) -> bool:
+        """Whether its pass on a GPU has static shapes and never waits for the host."""
+        return False
+
     def compile_parts(self) -> None:
         """Run what is worth it as compiled kernels in training."""
         for encoder in (self.encoder, *self.other_encoders()):

@@ -7,8 +7,18 @@ from importlib.util import find_spec
 import torch
 
 from maskwright.errors import InputError
+from maskwright.objectives.objective import Objective
 from maskwright.sections.training import TrainingConfig
 from maskwright.training.world import World
+
+
+def should_record(model: Objective, training: TrainingConfig, device: torch.device, world: World) -> bool:
+    """Whether the passes of a compiled model are recorded: in one process on a GPU, where nothing waits for the host.
+
+    Layers that are computed twice look at the generator's state in between, which a recording cannot.
+    """
+    is_alone = device.type == "cuda" and world.size == 1
+    return is_alone and model.is_recordable and not training.activation_checkpointing
 
 
 def should_compile(training: TrainingConfig, device: torch.device, world: World) -> bool:

@@ -14,7 +14,7 @@ from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.average import WeightAverage
 from maskwright.training.checkpoints import Snapshot, StoredRun, read_checkpoint, take_snapshot
-from maskwright.training.compiling import should_compile
+from maskwright.training.compiling import should_compile, should_record
 from maskwright.training.device import choose_device
 from maskwright.training.history import History
 from maskwright.training.loss_scale import LossScale
@@ -55,30 +55,30 @@ class Engine:
         decay = training.average_decay
         self.average = None if decay is None else WeightAverage(self.placed.trained, decay)
         self.loss_scale: LossScale | None = None
-        self._micro_batches: MicroBatches | None = None
+        self._train_step: TrainStep | None = None
 
     def begin(self, state: TrainingState, warn: Callable[[str], None]) -> TrainStep:
         """Get ready to train from where a run stands."""
         if self.precision.needs_loss_scale:
             self.loss_scale = LossScale(self.device, state.loss_scale)
         self.placed.train()
+        if self._train_step is None:
+            self._train_step = self._build_train_step(warn)
+        self._train_step.loss_scale = self.loss_scale
+        return self._train_step
+
+    def _build_train_step(self, warn: Callable[[str], None]) -> TrainStep:
+        """Once for all epochs: what did not fit into memory is not tried again, what was recorded is kept."""
         return TrainStep(
             self.placed,
             self.optimizers,
             self.world,
             self.seed,
             self.optimizer_config.gradient_clipping_by_norm,
-            self._build_micro_batches(warn),
-            self.loss_scale,
-            self.average,
-            is_graphed=self.is_compiled and self.device.type == "cuda" and self.world.size == 1,
+            MicroBatches(self.config.micro_batch_tokens, self.world.size == 1, warn),
+            average=self.average,
+            is_graphed=self.is_compiled and should_record(self.model, self.config, self.device, self.world),
         )
-
-    def _build_micro_batches(self, warn: Callable[[str], None]) -> MicroBatches:
-        """What did not fit into memory once is not tried again in the next epoch."""
-        if self._micro_batches is None:
-            self._micro_batches = MicroBatches(self.config.micro_batch_tokens, self.world.size == 1, warn)
-        return self._micro_batches
 
     def settle_precision(self, state: TrainingState) -> None:
         """A run goes on in the numbers it was begun in, also where `auto` would choose others now."""

@@ -29,7 +29,7 @@ class _Recording:
 
 
 class GraphedPass:
-    """Records `differentiate` for batches of one shape; another shape makes a new recording that replaces it.
+    """Records `differentiate` for batches of one shape; another shape that comes twice in a row takes its place.
 
     `differentiate` takes a corrupted batch and the factors of its losses, leaves gradients with the parameters and
     returns sums. Gradients live in the recording's own memory and are valid until the next call.
@@ -39,12 +39,17 @@ class GraphedPass:
         self._differentiate = differentiate
         self._params = [param for param in params if param.requires_grad]
         self._recording: _Recording | None = None
-        self._num_slots: int | None = None
+        self._last_key: tuple[Any, ...] | None = None
+        self._num_slots: dict[torch.Size, int] = {}
 
     def __call__(self, corrupted: CorruptedBatch, factors: Tensor) -> Tensor:
         corrupted = self._settle_slots(corrupted)
         key = _describe(corrupted)
+        is_wanted = self._last_key in (None, key)
+        self._last_key = key
         if self._recording is None or self._recording.key != key:
+            if not is_wanted:
+                return self._differentiate(corrupted, factors)
             self._recording = None  # its memory is needed for the next one
             self._recording = self._record(key, corrupted, factors)
         recording = self._recording
@@ -56,13 +61,12 @@ class GraphedPass:
 
     def _settle_slots(self, corrupted: CorruptedBatch) -> CorruptedBatch:
         """As many slots as before where they are enough and not far too many; else rounded up."""
-        num_tokens, wanted = corrupted.labels.numel(), corrupted.num_slots
+        shape, num_tokens, wanted = corrupted.labels.shape, corrupted.labels.numel(), corrupted.num_slots
         step = max(1, num_tokens // _SLOTS_STEP)
-        if self._num_slots is None:
-            self._num_slots = wanted
-        elif not wanted <= self._num_slots <= wanted + step:
-            self._num_slots = min(num_tokens, -(-wanted // step) * step)
-        return replace(corrupted, num_slots=self._num_slots)
+        num_slots = self._num_slots.setdefault(shape, wanted)
+        if not wanted <= num_slots <= wanted + step:
+            num_slots = self._num_slots[shape] = min(num_tokens, -(-wanted // step) * step)
+        return replace(corrupted, num_slots=num_slots)
 
     def _record(self, key: tuple[Any, ...], corrupted: CorruptedBatch, factors: Tensor) -> _Recording:
         own, own_factors = _copy(corrupted), factors.clone()
