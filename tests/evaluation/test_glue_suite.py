@@ -142,6 +142,8 @@ def test_a_single_seed_can_be_followed_by_more(
     assert two.figures[0][0].seeds[0] == one.figures[0][0].seeds[0]
     with pytest.raises(InputError, match="this command has epochs=2; repeat its settings or choose another --out"):
         evaluate(models[:1], glue, tmp_path / "out", tasks=["CoLA"], limit=16, epochs=2)
+    with pytest.raises(InputError, match="begun with other settings of optimizer, schedule or training"):
+        evaluate(models[:1], glue, tmp_path / "out", tasks=["CoLA"], limit=16, settings=["optimizer.weight_decay=0.5"])
     with pytest.raises(InputError, match=r"train\.jsonl holds other examples .* choose another --out"):
         evaluate(models[:1], glue, tmp_path / "out", tasks=["CoLA"], limit=17)
     assert len(fits) == 2

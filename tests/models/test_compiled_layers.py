@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -117,6 +120,15 @@ def test_compiled_models_have_the_loss_and_gradients_of_plain_ones(family: str) 
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
     for name, grad in expected_grads.items():
         torch.testing.assert_close(grads[name], grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_a_copy_of_a_compiled_model_has_kernels_of_its_own() -> None:
+    model = build_model("BERT")
+    model.compile_parts()
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert copied._head_compiler is not None
+        assert copied._head_compiler is not model._head_compiler
+        assert copied.encoder.layer_compiler is not model.encoder.layer_compiler
 
 
 def test_the_first_shape_and_shapes_that_come_twice_in_a_row_run_compiled() -> None:

@@ -38,6 +38,12 @@ def test_a_comma_separated_file_may_quote_commas_quotes_and_newlines(tmp_path: P
     assert file.examples[1].place.endswith("a.csv:4")
 
 
+def test_a_field_may_be_as_long_as_a_document(tmp_path: Path) -> None:
+    text = "word " * 40_000
+    (example,) = read(write(tmp_path / "a.csv", f'text,label\n"{text}",x\n')).examples
+    assert example.text == text.strip()
+
+
 def test_quotes_of_a_tab_separated_file_are_text(tmp_path: Path) -> None:
     text = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t2\t3\t" The pie\tA pie "\r\n0\t4\t5\tx"\ty\r\n'
     file = read(write(tmp_path / "msr.tsv", text))

@@ -54,6 +54,11 @@ def test_comments_are_left_out_and_counted_and_hash_words_are_kept(tmp_path: Pat
     assert file.describe().endswith("; 3 comments left out")
 
 
+def test_hashtags_are_words_where_tags_are_bare_types(tmp_path: Path) -> None:
+    file = read(tmp_path / "a.conll", "#Obama PER\nspoke O\n# id 7\nin O\n#Paris LOC\n")
+    assert show(file) == [("#Obama spoke in #Paris", "PER O O LOC")]
+
+
 def test_words_may_hold_blanks_between_tabs_and_odd_spaces_between_blanks(tmp_path: Path) -> None:
     assert show(read(tmp_path / "a.tsv", "New York\tB-LOC\n"))[0][0] == "New York"
     assert read(tmp_path / "b.txt", "New\u00a0York B-LOC\n").examples[0].words == ("New\u00a0York",)

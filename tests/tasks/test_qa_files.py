@@ -51,6 +51,26 @@ def test_an_answer_is_found_where_it_is_said_to_be_or_nearest_to_that(
     assert find_answer(CONTEXT, answer, start) == found
 
 
+def test_whole_words_come_before_parts_of_words() -> None:
+    context = "The party was in the Art hall, a state-of-the-art one."
+    assert find_answer(context, "art") == (context.index("art one"), context.index("art one") + 3)
+    assert find_answer(context, "hal") == (context.index("hal"), context.index("hal") + 3)
+
+
+@pytest.mark.parametrize("start", ["14.0", 14.0])
+def test_tables_may_write_whole_numbers_with_a_point(tmp_path: Path, start: Any) -> None:
+    record = {"question": "who?", "context": CONTEXT, "answer": "the", "start": start}
+    (question,) = read(write_lines(tmp_path / "q.jsonl", [record])).examples
+    assert question.spans == ((14, 17),)
+
+
+@pytest.mark.parametrize("start", ["14.5", "Infinity", "here"])
+def test_a_start_that_is_no_whole_number_is_refused(tmp_path: Path, start: str) -> None:
+    record = {"question": "who?", "context": CONTEXT, "answer": "the", "start": start}
+    with pytest.raises(InputError, match="expected the number of a character"):
+        read(write_lines(tmp_path / "q.jsonl", [record]))
+
+
 def test_squad_files_are_read_as_published(tmp_path: Path) -> None:
     path = write_squad(tmp_path / "dev-v2.0.json", build_questions(20, seed=0, unanswered=0.5))
     file = read(path)

@@ -126,6 +126,18 @@ def test_pairs_without_labels_are_judged_by_who_finds_whom(pairs_lab: Lab, tmp_p
     assert "spearman" not in finished.figures[0]
 
 
+def test_hard_negatives_are_asked_of_the_training_file_alone(lab: Lab, tmp_path: Path) -> None:
+    words = ("red", "blue", "green", "old")
+    rows = [{"anchor": f"the {one}", "positive": f"a {one}", "hard": f"not {one}"} for one in words]
+    write_lines(lab.folder / "train.jsonl", rows)
+    write_lines(lab.folder / "validation.jsonl", [{key: row[key] for key in ("anchor", "positive")} for row in rows])
+    config = lab.config("similarity", text_column=None, negative_column="hard", epochs=1)
+    finished = run(config, tmp_path / "out")
+    assert 0.0 <= finished.figures[0]["accuracy"] <= 1.0
+    with pytest.raises(InputError, match="has no column 'harder'"):
+        run(lab.config("similarity", text_column=None, negative_column="harder"), tmp_path / "other")
+
+
 def test_the_user_is_told_what_labels_were_taken_for(pairs_lab: Lab) -> None:
     said: list[str] = []
     load_task_inputs(make_config(pairs_lab, loss="cosine"), said.append)

@@ -50,6 +50,7 @@ def test_several_labels_are_read_from_lists_and_from_fields(labels: tuple[Any, .
         ("classification", [["a"], ["b"]], "f.tsv:2 has a list as its label.*use multi-label"),
         ("classification", [f"id{number}" for number in range(30)], "30 different labels in 30 examples"),
         ("multi-label", [[], []], "no label at all"),
+        ("multi-label", [["a"], ["b", None]], "in which one is missing; take it out"),
         ("regression", ["1", "high"], "f.tsv:3 has the label 'high'; regression learns numbers: use classification"),
         ("regression", [1.0, float("nan")], "f.tsv:3 has the label nan"),
         ("regression", ["2", 2.0], "all examples of f.tsv have the label 2"),

@@ -53,8 +53,9 @@ class EntityGrouper:
         """The entities of a text from the probabilities (T, C) of its tokens."""
         if self.aggregation == "none":
             return self._list_tokens(pieces, scores)
-        units = self._list_tokens_as_units(pieces, scores)
-        if self.aggregation != "simple":
+        if self.aggregation == "simple":
+            units = [unit for unit in self._list_tokens_as_units(pieces, scores) if unit.start < unit.stop]
+        else:
             units = [self._join_word(pieces, word, scores) for word in pieces.words]
         return [self._describe(group) for group in self._cut(units)]
 
@@ -70,7 +71,7 @@ class EntityGrouper:
                 "end": unit.stop,
             }
             for number, unit in enumerate(self._list_tokens_as_units(pieces, scores), start=1)
-            if self._tags[unit.class_number].is_inside
+            if self._tags[unit.class_number].is_inside and unit.start < unit.stop
         ]
 
     def _list_tokens_as_units(self, pieces: TextPieces, scores: Floats) -> list[_Unit]:

@@ -27,15 +27,19 @@ class TextPieces:
     names: list[str]
     """The tokens as they are written; an unknown one is the text it stands for."""
     spans: list[tuple[int, int]]
-    """The characters of each token."""
+    """The characters of each token, without blanks around them; one that stands for blanks alone has none."""
     continues: Bools
     """Whether a token goes on with the word of the token before it."""
 
     @cached_property
     def words(self) -> list[range]:
-        """The tokens of each word."""
+        """The tokens of each word; those of blanks belong to none."""
         bounds = [0, *(place for place in range(1, len(self.ids)) if not self.continues[place]), len(self.ids)]
-        return [range(start, stop) for start, stop in pairwise(bounds) if start < stop]
+        return [range(start, stop) for start, stop in pairwise(bounds) if start < stop and self.has_text(start)]
+
+    def has_text(self, place: int) -> bool:
+        start, stop = self.spans[place]
+        return start < stop
 
 
 def encode_pieces(tokenizer: Tokenizer, encoder: nn.Module, texts: Sequence[str], name: Name) -> list[TextPieces]:
@@ -45,12 +49,15 @@ def encode_pieces(tokenizer: Tokenizer, encoder: nn.Module, texts: Sequence[str]
     prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
     pieces = []
     for text, encoding in zip(texts, encodings, strict=True):
-        ids, names, spans = encoding.ids, encoding.tokens, encoding.offsets
+        ids, names = encoding.ids, encoding.tokens
+        spans = [_trim(text, *span) for span in encoding.offsets]
         is_known = [token_id != tokenizer.unk_token_id for token_id in ids]
         if prefix:
             continues = [name.startswith(prefix) and known for name, known in zip(names, is_known, strict=True)]
         else:
-            continues = [_touches(text, start) and known for (start, _), known in zip(spans, is_known, strict=True)]
+            ends = [0, *(stop for _, stop in spans[:-1])]
+            rows = zip(spans, ends, is_known, strict=True)
+            continues = [_goes_on(text, span, end) and known for span, end, known in rows]
         shown = [
             name if known else text[slice(*span)] for name, span, known in zip(names, spans, is_known, strict=True)
         ]
@@ -58,9 +65,21 @@ def encode_pieces(tokenizer: Tokenizer, encoder: nn.Module, texts: Sequence[str]
     return pieces
 
 
-def _touches(text: str, start: int) -> bool:
-    """Whether no white space parts a token from what is before it: all that is known of words where no token says."""
-    return start > 0 and not any(character.isspace() for character in text[start - 1 : start + 1])
+def _trim(text: str, start: int, stop: int) -> tuple[int, int]:
+    while start < stop and text[start].isspace():
+        start += 1
+    while start < stop and text[stop - 1].isspace():
+        stop -= 1
+    return start, stop
+
+
+def _goes_on(text: str, span: tuple[int, int], end_before: int) -> bool:
+    """Whether no white space parts a token from the one before: all that is known of words where no token says.
+
+    Several tokens may share a character, each with some of its bytes.
+    """
+    start, stop = span
+    return start < stop and start > 0 and (start < end_before or not text[start - 1].isspace())
 
 
 def find_word_windows(continues: Bools, size: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:

@@ -6,12 +6,14 @@ be exchanged while the next one is computed.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+Result = TypeVar("Result")
 _MOST_SHAPES = 4
 _MOST_KERNELS = 64
 
@@ -33,6 +35,10 @@ class LayerCompiler:
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_KERNELS)
         self._call = torch.compile(_call, fullgraph=True, dynamic=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of a model begins anew, since kernels cannot be copied."""
+        return type(self), ()
+
     def see(self, hidden: Tensor) -> None:
         """Take note of what the first layer gets in training."""
         is_wanted = not self._shapes or hidden.shape == self._last
@@ -46,6 +52,22 @@ class LayerCompiler:
 
     def run(self, layer: nn.Module, hidden: Tensor, *others: Any) -> Tensor:
         result: Tensor = self._call(layer, _cast_weights(layer, hidden.dtype), (hidden, *others))
+        return result
+
+
+class FunctionCompiler:
+    """Runs functions compiled, for any sizes of their inputs; a copy begins anew."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
+
+    def run(self, function: Callable[..., Result], *inputs: Any) -> Result:
+        if function not in self._compiled:
+            self._compiled[function] = torch.compile(function)
+        result: Result = self._compiled[function](*inputs)
         return result
 
 

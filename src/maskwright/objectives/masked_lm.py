@@ -5,7 +5,7 @@ B rows, S row length, D width, M masked slots, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from maskwright.errors import InputError
 from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
 from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy, TokenMasker
+from maskwright.models.compilation import FunctionCompiler
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import encode, find_hidden_size, find_input_embedding, find_max_length
 from maskwright.models.init import init_weights
@@ -90,7 +91,7 @@ class MaskedLanguageModel(Objective):
             span_max_words=span_max_words,
         )
         self._mask_calls = 0
-        self._compiled_scoring: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
+        self._head_compiler: FunctionCompiler | None = None
 
         self.encoder = encoder
         self.mlm_head = mlm_head
@@ -223,12 +224,9 @@ class MaskedLanguageModel(Objective):
 
     def _score(self, hidden: Tensor, labels: Tensor, capacity: int | None = None) -> LossSums:
         slots, slot_labels = gather_labelled(hidden, labels, capacity)
-        if self._compiled_scoring is not None and torch.is_grad_enabled():
-            return LossSums(*self._compiled_scoring(slots, slot_labels))
-        return self._score_slots(slots, slot_labels)
-
-    def _score_slots(self, slots: Tensor, labels: Tensor) -> LossSums:
-        return compute_loss_sums(self.predict(slots), labels)
+        if self._head_compiler is not None and torch.is_grad_enabled():
+            return LossSums(*self._head_compiler.run(_score_slots, self, slots, slot_labels))
+        return LossSums(*_score_slots(self, slots, slot_labels))
 
     @property
     def is_recordable(self) -> bool:
@@ -237,14 +235,8 @@ class MaskedLanguageModel(Objective):
     def compile_parts(self) -> None:
         """The head too: its softmax over the vocabulary then never leaves the kernel in fp32."""
         super().compile_parts()
-        if self.mlm_head is not None:
-            return
-
-        def score(slots: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            sums = self._score_slots(slots, labels)
-            return sums.losses, sums.counts, sums.figures
-
-        self._compiled_scoring = torch.compile(score)
+        if self.mlm_head is None:
+            self._head_compiler = FunctionCompiler()
 
     def _mask_tokens(
         self, inputs: Mapping[str, Tensor] | Tensor | PackedBatch, epoch: int | None = None
@@ -281,6 +273,11 @@ class MaskedLanguageModel(Objective):
         from maskwright.objectives.saving import load_masked_lm
 
         return load_masked_lm(folder_or_id, encoder, None if cls is MaskedLanguageModel else cls)
+
+
+def _score_slots(model: MaskedLanguageModel, slots: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    sums = compute_loss_sums(model.predict(slots), labels)
+    return sums.losses, sums.counts, sums.figures
 
 
 def _mean_loss(sums: LossSums) -> Tensor:

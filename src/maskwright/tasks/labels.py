@@ -36,7 +36,9 @@ def read_labels(example: Example, separator: str | None) -> list[str]:
     """All classes of an example, which may have none."""
     label = example.label
     if isinstance(label, list):
-        return [_spell(one) for one in label]
+        if any(one is None or one != one for one in label):  # NaN differs from itself
+            raise InputError(f"{example.place} has the label list {label!r:.80}, in which one is missing; take it out")
+        return [_spell(one) for one in label if one != ""]
     if isinstance(label, str) and separator is not None:
         return [one.strip() for one in label.split(separator) if one.strip()]
     return [] if label == "" else [_spell(label)]

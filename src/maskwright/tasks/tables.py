@@ -12,7 +12,7 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.text.corpus import ReadingReport, decode_lines
-from maskwright.text.files import file_format, open_stream
+from maskwright.text.files import MAX_LINE_BYTES, file_format, open_stream
 
 _COLA = ("source", "label", "mark", "sentence")
 _STS_BENCHMARK = ("genre", "file", "year", "index", "score", "sentence1", "sentence2")
@@ -89,6 +89,7 @@ def _split_at_tabs(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list
 
 
 def _split_at_commas(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))  # texts may be long
     reader = csv.reader((f"{line}\n" for _, line in lines), strict=True)
     number = 1
     try:

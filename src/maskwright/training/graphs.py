@@ -70,6 +70,7 @@ class GraphedPass:
 
     def _record(self, key: tuple[Any, ...], corrupted: CorruptedBatch, factors: Tensor) -> _Recording:
         own, own_factors = _copy(corrupted), factors.clone()
+        dropout_state = torch.cuda.get_rng_state()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -79,8 +80,10 @@ class GraphedPass:
         torch.cuda.current_stream().wait_stream(stream)
         self._clear_gradients()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Other threads go on meanwhile: one reads data into pinned memory, one writes checkpoints.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             sums = self._differentiate(own, own_factors)
+        torch.cuda.set_rng_state(dropout_state)  # the replay draws what a step without a recording would
         return _Recording(key, graph, [*_list_tensors(own), own_factors], [param.grad for param in self._params], sums)
 
     def _clear_gradients(self) -> None:

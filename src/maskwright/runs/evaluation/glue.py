@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from maskwright.config import Config, load_config
 from maskwright.errors import InputError
 from maskwright.evaluation.agreement import Agreement
 from maskwright.runs.evaluation.glue_answers import score_runs
@@ -16,6 +17,7 @@ from maskwright.runs.evaluation.glue_files import TaskFiles, find_tasks, write_f
 from maskwright.runs.evaluation.glue_report import GlueReport, build_glue_report
 from maskwright.runs.finetune import TASK_FILE, finetune, say
 from maskwright.runs.finetune_seeds import list_seed_folders
+from maskwright.runs.finetune_settings import build_run_config
 from maskwright.runs.folder import RunFolder
 from maskwright.tasks.config import TaskConfig, build_task_config, load_task_config
 
@@ -72,8 +74,9 @@ def _run_task(
     # A single seed's run lies where it would among several, so that more can be added.
     folders = list_seed_folders(folder, max(num_seeds, _TWO))[:num_seeds]
     runs = [RunFolder(one) for one in folders]
-    for run in runs:
+    for seed, run in enumerate(runs):
         _check_same_settings(run, config)
+        _check_same_training(run, build_run_config(config, run.path, seed, options.settings))
     if not all(run.is_finished for run in runs):
         base = folders[0] if num_seeds == 1 else folder
         finetune(config, base, num_seeds=num_seeds, settings=options.settings, console=console)
@@ -91,6 +94,17 @@ def _check_same_settings(run: RunFolder, config: TaskConfig) -> None:
                 f"{run.path} is a run with {key}={started[key]}, this command has {key}={value}; repeat its settings or"
                 " choose another --out"
             )
+
+
+def _check_same_training(run: RunFolder, wanted: Config) -> None:
+    if not run.config_file.is_file():
+        return
+    started = load_config(run.config_file)
+    if (started.optimizer, started.schedule, started.training) != (wanted.optimizer, wanted.schedule, wanted.training):
+        raise InputError(
+            f"{run.path} was begun with other settings of optimizer, schedule or training; repeat them or choose"
+            " another --out"
+        )
 
 
 def _name_model(model: str) -> str:

@@ -86,12 +86,13 @@ class _RowReader:
         return cells
 
     def is_comment(self, line: str) -> bool:
-        """A line with # that is no row: '# id 7' is one, and the word '#' with the tag O is not."""
+        """A line with # that is no row: '# id 7' is one, the word '#' with the tag O is not, nor is '#London LOC'."""
         if not line.startswith(_COMMENT):
             return False
         cells = self._cut(line)
         is_row = len(cells) == (self._num_columns or max(len(cells), _FEWEST_COLUMNS))
-        is_comment = not is_row or read_prefixed(cells[-1]) is None
+        is_hashtag = cells[0] != _COMMENT and len(cells) == (self._num_columns or _FEWEST_COLUMNS)
+        is_comment = not is_row or (read_prefixed(cells[-1]) is None and not is_hashtag)
         self.num_comments += is_comment
         return is_comment
 

@@ -11,7 +11,8 @@ Span = tuple[int, int]
 def find_answer(context: str, answer: str, start: int | None = None) -> Span | None:
     """The answer's characters: at `start` if they are there, else at its nearest occurrence; None if there is none.
 
-    An exact occurrence comes before one that differs in case or blanks. Without a `start` the first counts.
+    Whole words come before parts of words, and an exact occurrence before one that differs in case or blanks. Without
+    a `start` the first counts.
     """
     words = answer.split()
     if not words:
@@ -22,7 +23,12 @@ def find_answer(context: str, answer: str, start: int | None = None) -> Span | N
         if start >= 0 and context.startswith(stripped, start):
             return start, start + len(stripped)
     exact, loose = re.escape(stripped), r"\s+".join(map(re.escape, words))
-    for pattern in (re.compile(exact), re.compile(loose, re.IGNORECASE)):
+    for pattern in (
+        re.compile(rf"(?<!\w){exact}(?!\w)"),
+        re.compile(rf"(?<!\w){loose}(?!\w)", re.IGNORECASE),
+        re.compile(exact),
+        re.compile(loose, re.IGNORECASE),
+    ):
         spans = [match.span() for match in pattern.finditer(context)]
         if spans:
             return min(spans, key=lambda span: abs(span[0] - (start or 0)))

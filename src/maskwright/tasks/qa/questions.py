@@ -137,11 +137,19 @@ def _read_answer(given: Any, record: Record, name: str) -> tuple[str, int | None
         )
     start = _find_start(answer)
     try:
-        return answer["text"], None if start in (None, "") else int(start)
-    except (TypeError, ValueError) as error:
+        return answer["text"], None if start in (None, "") else _read_whole(start)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(
             f"{record.place} has an answer that starts at {start!r:.60}; expected the number of a character"
         ) from error
+
+
+def _read_whole(value: Any) -> int:
+    """A whole number, also one that a table wrote as 3.0."""
+    number = float(value)
+    if number % 1:
+        raise ValueError(f"{value} is not whole")
+    return int(number)
 
 
 def _find_start(values: Mapping[str, Any]) -> Any:

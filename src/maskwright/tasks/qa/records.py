@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.tasks.tables import Record, read_table
-from maskwright.text.files import COMPRESSIONS, MAX_LINE_BYTES, open_file, open_stream
+from maskwright.text.files import COMPRESSIONS, open_file, open_stream
 
 _BATCH_ROWS = 1_000
 _TABLE_FORMATS = ".jsonl, .csv, .tsv, .parquet"
@@ -28,7 +27,6 @@ def read_question_records(path: str | Path) -> Iterator[Record]:
         return _read_squad(path)
     if path.suffix.lower() == ".parquet":
         return _read_parquet(path)
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))  # contexts may be long
     return iter(read_table(path).records)
 
 

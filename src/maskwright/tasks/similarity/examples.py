@@ -79,7 +79,7 @@ def read_similarity(path: str | Path, config: TaskConfig) -> SimilarityFile:
             f"{table.path} has no column known to hold labels, which --loss cosine learns; name it with --label-column,"
             " or use --loss contrastive"
         )
-    columns = (first, second, *_choose_negative(table, config))
+    columns = (first, second, *_choose_negative(table, config, str(path) == config.train))
     decided = [one for one in table.records if (label_column, one.values.get(label_column or "")) != NO_CONSENSUS]
     labels = None if label_column is None else [_read_label(record, label_column) for record in decided]
     least = None if labels is None else _find_least(labels, table.path, learns_scores)
@@ -100,10 +100,12 @@ def read_similarity(path: str | Path, config: TaskConfig) -> SimilarityFile:
     return SimilarityFile(table.path, columns, label_column, kept, None if learns_scores else least, left_out)
 
 
-def _choose_negative(table: Table, config: TaskConfig) -> tuple[str, ...]:
+def _choose_negative(table: Table, config: TaskConfig, is_trained_on: bool) -> tuple[str, ...]:
     """The column of hard negatives, where there is one and the loss has a use for it."""
     name = config.negative_column
     if name is not None and name not in table.columns:
+        if not is_trained_on:
+            return ()  # held-out pairs are judged without
         raise InputError(f"{table.path} has no column '{name}'; choose one with --negative-column")
     if name is None and config.loss != COSINE:
         spelt = {column.lower(): column for column in table.columns}
