@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from interruption import assert_resumes_exactly
 from rich.console import Console
 from task_lab import Lab, build_records, write_lines
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from maskwright.errors import InputError
-from maskwright.runs.callbacks import PeriodicCheckpoints
 from maskwright.runs.finetune import FinishedTask, finetune
 from maskwright.runs.finetune_inputs import load_task_inputs
 from maskwright.runs.folder import RunFolder
@@ -79,26 +80,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
 ) -> None:
     """In the first and in the second epoch, with dropout, layer-wise rates and a watch on the best epoch."""
     config = lab.config(layer_decay=0.8, patience=2, freeze_layers=0)
-    run(config, tmp_path / "whole", "training.checkpoint_every_steps=3")
-    save = PeriodicCheckpoints.on_step_end
-
-    def dying(self: PeriodicCheckpoints, step: int) -> None:
-        save(self, step)
-        if step == killed_at:
-            raise KilledError
-
-    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", dying)
-    with pytest.raises(KilledError):
-        run(config, tmp_path / "cut", "training.checkpoint_every_steps=3")
-    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", save)
-    run(config, tmp_path / "cut", "training.checkpoint_every_steps=3")
-
-    weights = [TaskModel.from_pretrained(tmp_path / name / "model").state_dict() for name in ("whole", "cut")]
-    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
-    finals = [read_final(tmp_path / name) for name in ("whole", "cut")]
-    for one in finals:
-        del one["seconds"]
-    assert finals[0] == finals[1]
+    assert_resumes_exactly(partial(run, config), tmp_path, monkeypatch, dies_at=killed_at)
 
 
 def test_frozen_layers_come_out_as_they_went_in(lab: Lab, tmp_path: Path) -> None:

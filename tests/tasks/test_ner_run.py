@@ -6,18 +6,19 @@ import importlib.util
 import json
 import random
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from interruption import assert_resumes_exactly
 from rich.console import Console
 from task_lab import Lab
-from test_finetune_run import KilledError, read_final, run
+from test_finetune_run import read_final, run
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from maskwright.errors import InputError, InputWarning
 from maskwright.inference.pipeline import pipeline
-from maskwright.runs.callbacks import PeriodicCheckpoints
 from maskwright.runs.finetune import finetune
 from maskwright.runs.finetune_inputs import load_task_inputs
 from maskwright.runs.folder import RunFolder
@@ -84,24 +85,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     config: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config.model_copy(update={"epochs": 2, "patience": 2, "tag_scheme": "bioes"})
-    run(config, tmp_path / "whole", "training.checkpoint_every_steps=3")
-    save = PeriodicCheckpoints.on_step_end
-
-    def dying(self: PeriodicCheckpoints, step: int) -> None:
-        save(self, step)
-        if step == 8:
-            raise KilledError
-
-    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", dying)
-    with pytest.raises(KilledError):
-        run(config, tmp_path / "cut", "training.checkpoint_every_steps=3")
-    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", save)
-    run(config, tmp_path / "cut", "training.checkpoint_every_steps=3")
-
-    weights = [TaskModel.from_pretrained(tmp_path / name / "model").state_dict() for name in ("whole", "cut")]
-    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
-    finals = [{**read_final(tmp_path / name), "seconds": 0} for name in ("whole", "cut")]
-    assert finals[0] == finals[1]
+    assert_resumes_exactly(partial(run, config), tmp_path, monkeypatch, dies_at=8)
 
 
 def test_the_user_is_told_of_tags_entities_and_what_was_split(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from interruption import assert_resumes_exactly
 from qa_lab import build_question, build_questions, write_squad
 from rich.console import Console
 from task_lab import Lab, write_lines
@@ -17,17 +17,12 @@ from transformers import AutoModelForQuestionAnswering
 
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
-from maskwright.runs.callbacks import PeriodicCheckpoints
 from maskwright.runs.finetune import FinishedTask, finetune
 from maskwright.runs.finetune_inputs import load_task_inputs
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.model import TaskModel
 
 SETTINGS = ("training.device=cpu", "training.precision=fp32", "training.log_every_steps=4")
-
-
-class KilledError(BaseException):
-    """As final as a kill: no handler of ours catches it."""
 
 
 def run(config: TaskConfig, out: Path, *settings: str) -> FinishedTask:
@@ -78,26 +73,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
 ) -> None:
     write_squad(questions.folder / "train.json", build_questions(32, 0, unanswered=0.2))
     config = configure(questions, patience=2)
-    run(config, tmp_path / "whole", "training.checkpoint_every_steps=3")
-    save = PeriodicCheckpoints.on_step_end
-
-    def dying(self: PeriodicCheckpoints, step: int) -> None:
-        save(self, step)
-        if step == 5:
-            raise KilledError
-
-    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", dying)
-    with pytest.raises(KilledError):
-        run(config, tmp_path / "cut", "training.checkpoint_every_steps=3")
-    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", save)
-    run(config, tmp_path / "cut", "training.checkpoint_every_steps=3")
-
-    weights = [TaskModel.from_pretrained(tmp_path / name / "model").state_dict() for name in ("whole", "cut")]
-    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
-    finals = [json.loads((tmp_path / name / "final.json").read_text(encoding="utf-8")) for name in ("whole", "cut")]
-    for one in finals:
-        del one["seconds"]
-    assert finals[0] == finals[1]
+    assert_resumes_exactly(partial(run, config), tmp_path, monkeypatch, dies_at=5)
 
 
 def test_the_user_is_told_what_became_of_questions_and_answers(questions: Lab) -> None:

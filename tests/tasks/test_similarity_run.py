@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import json
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from interruption import assert_resumes_exactly
 from similarity_lab import build_pairs, build_scored_pairs, embed_padded, load, make_config, run, write_pairs
 from task_lab import Lab, write_lines
 
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
-from maskwright.runs.callbacks import PeriodicCheckpoints
 from maskwright.runs.export import ExportOptions, export_model
 from maskwright.runs.finetune_inputs import load_task_inputs
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.similarity.contrastive import ContrastiveSimilarity
 
 TEXTS = ["the cat sees a long road", "one red bird", "my old teacher follows the green house before it rains"]
-
-
-class KilledError(BaseException):
-    """As final as a kill: no handler of ours catches it."""
 
 
 @pytest.fixture(autouse=True)
@@ -95,21 +92,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
 ) -> None:
     """With dropout, in the second epoch, with a watch on the correlation of the held-out pairs."""
     config = make_config(pairs_lab, patience=2)
-    run(config, tmp_path / "whole", "training.checkpoint_every_steps=3")
-    save = PeriodicCheckpoints.on_step_end
-
-    def dying(self: PeriodicCheckpoints, step: int) -> None:
-        save(self, step)
-        if step == 8:
-            raise KilledError
-
-    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", dying)
-    with pytest.raises(KilledError):
-        run(config, tmp_path / "cut", "training.checkpoint_every_steps=3")
-    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", save)
-    run(config, tmp_path / "cut", "training.checkpoint_every_steps=3")
-    weights = [TaskModel.from_pretrained(tmp_path / name / "model").state_dict() for name in ("whole", "cut")]
-    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+    assert_resumes_exactly(partial(run, config), tmp_path, monkeypatch, dies_at=8)
 
 
 def test_pairs_without_labels_are_judged_by_who_finds_whom(pairs_lab: Lab, tmp_path: Path) -> None:
