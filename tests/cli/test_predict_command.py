@@ -36,6 +36,12 @@ def test_texts_on_the_command_line_are_answered_as_by_the_pipeline(command: Comm
     assert [record["candidates"] for record in records] == expected
 
 
+def test_a_text_in_another_encoding_is_refused(command: Command, trained_run: Path) -> None:
+    result = command("predict", "embed", trained_run, "caf\udce9 au lait")
+    assert result.code == 2
+    assert "is not UTF-8; convert it" in result.err
+
+
 def test_targets_are_ranked_and_a_piece_of_one_is_said(command: Command, trained_run: Path) -> None:
     words = ("--target", "the", "--target", "catcat")
     result = command("predict", "fill-mask", trained_run, TEXTS[0], *words)
