@@ -102,7 +102,7 @@ def _exists(word: str) -> bool:
 def _take_words(predictor: Pipeline[Any, Any], words: Sequence[str]) -> list[Any]:
     for word in words:
         if any("\ud800" <= character <= "\udfff" for character in word):
-            raise InputError(f"the text {ascii(word):.60} is not UTF-8; convert it, or give it as a file")
+            raise InputError(f"the text {word!a:.60} is not UTF-8; convert it, or give it as a file")
     if predictor.kind.item_name != _PAIR_KIND:
         return list(words)
     if len(words) != _PAIR_SIZE:
