@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -22,14 +21,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from maskwright.evaluation.statistics import compute_seed_interval
 from maskwright.models.pretrained import load_encoder
 from maskwright.text.tokenizer import load_tokenizer
 
 HELD_OUT_SHARE = 0.2
-T_QUANTILES = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
-"""Of Student's distribution at 97.5%, by degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +115,6 @@ def run_task(name: str, side: str, model: Path, arguments: argparse.Namespace) -
     return [seed[task.metric] for seed in json.loads((out / "seeds.json").read_text())["seeds"]]
 
 
-def find_interval(differences: Sequence[float]) -> float:
-    """Half the 95% interval of the mean over seeds."""
-    deviation = statistics.stdev(differences)
-    return T_QUANTILES[len(differences) - 1] * deviation / math.sqrt(len(differences))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
@@ -150,7 +143,8 @@ def main() -> None:
         first, second = (results[name, side] for side in names)
         differences = [a - b for a, b in zip(first, second, strict=True)]
         cells = [f"{statistics.fmean(one):.3f} ± {statistics.stdev(one):.3f}" for one in (first, second)]
-        gain = f"{statistics.fmean(differences):+.3f} ± {find_interval(differences):.3f}"
+        interval = compute_seed_interval(np.array(differences))
+        gain = f"{statistics.fmean(differences):+.3f} ± {(interval.high - interval.low) / 2:.3f}"
         print(f"{name:<14}{TASKS[name].metric:<11}{len(first):>7}{cells[0]:>18}{cells[1]:>18}{gain:>22}")
         record[name] = {"metric": TASKS[name].metric, names[0]: first, names[1]: second}
     if arguments.json:

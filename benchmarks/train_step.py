@@ -36,7 +36,6 @@ SIDES = {"transformers": Peer, "maskwright": Ours}
 
 def measure(name: str, is_compiled: bool, dropout: float, arguments: argparse.Namespace) -> dict[str, Any]:
     free_memory()
-    begun = time.perf_counter()
     side = SIDES[name](arguments, is_compiled, dropout)
     batches = side.make_batches(arguments.texts, NUM_WARM_UP + arguments.steps)
     begun = time.perf_counter()
