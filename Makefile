@@ -4,6 +4,9 @@ BIN := $(VENV)/bin
 # Everything the checks need; the other extras are installed by those who use them.
 EXTRAS := dev,eval,track,wiki,export,hf
 
+# Those that need neither a GPU nor files of yours.
+BENCHES := data_prepare data_loader masking train_step inference minimal_pairs objectives processes checkpoint_stall faults
+
 .PHONY: setup train test lint format typecheck imports bench clean
 
 setup: $(VENV)/.installed
@@ -34,7 +37,7 @@ imports: setup
 	$(BIN)/lint-imports
 
 bench: setup
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for script in $(BENCHES); do $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

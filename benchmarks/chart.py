@@ -1,4 +1,4 @@
-"""The chart of README.md: real tokens per second of recorded training steps, ours beside transformers.
+"""The chart of README.md: real tokens per second of recorded training steps, ours beside those of the peers.
 
 Reads what `train_step.py --json` wrote; the machine of each group is named in its file.
 
@@ -18,7 +18,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 HERE = Path(__file__).parent
-COLORS = {"transformers": "#b8b8b8", "maskwright": "#2a6f97"}
+COLORS = {"transformers": "#b8b8b8", "keras-hub": "#d9a566", "maskwright": "#2a6f97"}
 
 
 def list_bars(results: dict[str, Any]) -> list[tuple[str, str, float]]:
@@ -44,7 +44,7 @@ def main() -> None:
         raise SystemExit(f"{arguments.results} holds no result of train_step.py --json")
     heights = [len(one["rows"]) for one in recorded]
     figure, axes = plt.subplots(
-        len(recorded), 1, figsize=(9, 0.42 * sum(heights) + 1.1 * len(recorded)), height_ratios=heights, squeeze=False
+        len(recorded), 1, figsize=(9, 0.42 * sum(heights) + 1.3 * len(recorded)), height_ratios=heights, squeeze=False
     )
     for axis, results in zip(axes[:, 0], recorded, strict=True):
         bars = list_bars(results)[::-1]
@@ -53,7 +53,7 @@ def main() -> None:
         digits = 0 if max(values) >= 100 else 2
         for place, value in enumerate(values):
             axis.text(value, place, f" {value:,.{digits}f}", va="center", fontsize=9)
-        axis.set_title(f"{results['title']}  ({results['machine']})", fontsize=10, loc="left")
+        axis.set_title(f"{results['title']}\n{results['machine']}", fontsize=10, loc="left")
         axis.set_xlim(0, 1.12 * max(values))
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=9)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from train_step import build_peer_tokenizer
+from step_sides import build_peer_tokenizer
 from transformers import DataCollatorForLanguageModeling
 
 from maskwright.data.loader import PackedLoader

@@ -42,6 +42,13 @@ def make_documents(num_documents: int, length: int, vocab_size: int, is_dense: b
     return [random.integers(FIRST, vocab_size, size).tolist() for size in lengths]
 
 
+def pad_rows(documents: Sequence[list[int]], number: int, num_rows: int, length: int) -> list[list[int]]:
+    """The rows of one batch as a peer takes them, a document each."""
+    start = number * num_rows % (len(documents) - num_rows + 1)
+    rows = [[CLS, *ids, SEP] for ids in documents[start : start + num_rows]]
+    return [row + [PAD] * (length - len(row)) for row in rows]
+
+
 class Peer:
     """transformers: padded batches, the head on every token, its Trainer's fused AdamW and clipping."""
 
@@ -59,9 +66,7 @@ class Peer:
         collator = DataCollatorForLanguageModeling(build_peer_tokenizer(self.vocab_size))
         batches = []
         for number in range(num_batches):
-            start = number * self.rows % (len(documents) - self.rows + 1)
-            rows = [[CLS, *ids, SEP] for ids in documents[start : start + self.rows]]
-            padded = [row + [PAD] * (self.length - len(row)) for row in rows]
+            padded = pad_rows(documents, number, self.rows, self.length)
             masks = [[int(token_id != PAD) for token_id in row] for row in padded]
             features = [{"input_ids": row, "attention_mask": mask} for row, mask in zip(padded, masks, strict=True)]
             batches.append({name: pin(tensor) for name, tensor in collator(features).items()})
@@ -112,7 +117,7 @@ class Ours:
         )
         whole = [batch for batch in loader if batch.num_rows == self.rows]
         if not whole:
-            raise SystemExit("there are too few documents for a packed batch; raise --documents")
+            raise SystemExit("there are too few documents for a packed batch; raise --rows")
         return [whole[number % len(whole)] for number in range(num_batches)]
 
     def step(self, batch: mw.PackedBatch) -> torch.Tensor:

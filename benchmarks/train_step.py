@@ -1,14 +1,20 @@
-"""One training step of ours beside one of transformers: same shape, same texts, same precision, same device.
+"""One training step of ours beside one of its peers: same shape, same texts, same precision, same device.
 
-The peer is `BertForMaskedLM` (or `ModernBertForMaskedLM`) with its MLM collator, padded batches, fused AdamW and
-clipping, as `transformers.Trainer` runs it, eager and compiled. Texts are random tokens of log-normal length (mean
-about 0.35 of the maximum), as sentences have, or with --dense all of full length. Batches are made ahead on both sides,
-so that what is timed is the step: copying, masking (ours does it there), forward, backward, clipping, update.
+The first peer is transformers' `BertForMaskedLM` (or `ModernBertForMaskedLM`) with its MLM collator, padded batches,
+fused AdamW and clipping, as `transformers.Trainer` runs it, eager and compiled. The second, with --keras, is
+keras-hub's `BertMaskedLM` on JAX: padded too, its head on masked slots, compiled; on CPUs, in fp32. Texts are random
+tokens of log-normal length (mean about 0.35 of the maximum), as sentences have, or with --dense all of full length.
+Batches are made ahead on all sides, so that what is timed is the step: copying, masking (ours does it there), forward,
+backward, clipping, update.
 
 Model FLOP are those that the method needs: 6 for each weight of a matrix and token, and attention over the row; ours
-runs the vocabulary's projection on masked tokens alone. The peak is that of a large product in the same precision,
-measured in the same run. `ratio` is ours against the fastest row of the peer with the same dropout, in real tokens.
-Before that, both sides take the same steps from the same weights, and their losses are compared.
+and keras-hub run the vocabulary's projection on masked tokens alone. The peak is that of a large product in the same
+precision, measured in the same run. `ratio` is ours against the fastest row of a peer with the same dropout, in real
+tokens. Before that, transformers and ours take the same steps from the same weights, and their losses are compared;
+keras-hub must have as many weights and begin with the loss of a guess. It runs in an environment of its own:
+
+    python -m venv keras && keras/bin/pip install keras-hub "jax[cpu]"
+    python benchmarks/train_step.py --variant tiny --length 128 --keras keras/bin/python
 
     python benchmarks/train_step.py --variant tiny --length 128
     python benchmarks/train_step.py --device cuda --variant base --rows 512 --precision bf16 --dense
@@ -24,7 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from step_sides import FAMILIES, RATIO, Ours, Peer, compare_losses, make_documents
+from keras_side import NAME as KERAS
+from keras_side import measure_keras, read_versions
+from step_sides import FAMILIES, RATIO, Ours, Peer, build_peer_model, compare_losses, make_documents
+
+from maskwright.models.modernbert import ModernBertConfig
 
 TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 2e-2}
 """How far the two losses of a step may be apart, as a share of the loss."""
@@ -32,6 +42,25 @@ NUM_COMPARED = 5
 NUM_WARM_UP = 3
 MODES = ("eager", "compiled")
 SIDES = {"transformers": Peer, "maskwright": Ours}
+
+
+def measure_all(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    modes = arguments.modes or (["eager", "compiled"] if arguments.device.startswith("cuda") else ["eager"])
+    rows = []
+    for dropout in arguments.dropout:
+        rows += [measure("transformers", mode == "compiled", dropout, arguments) for mode in modes]
+        if arguments.keras:
+            rows.append(measure_second_peer(dropout, arguments))
+        our_modes = arguments.our_modes or modes
+        rows += [measure("maskwright", mode == "compiled", dropout, arguments) for mode in our_modes]
+    return rows
+
+
+def measure_second_peer(dropout: float, arguments: argparse.Namespace) -> dict[str, Any]:
+    reference = build_peer_model(arguments, dropout)
+    figures = measure_keras(arguments, dropout, NUM_WARM_UP, reference)
+    tflops = count_flops(reference, arguments, head_share=RATIO) * figures["tokens_per_s"] / 1e12
+    return {"side": KERAS, "compiled": True, "dropout": dropout, **figures, "model_tflops": tflops}
 
 
 def measure(name: str, is_compiled: bool, dropout: float, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -76,8 +105,15 @@ def count_flops(model: torch.nn.Module, arguments: argparse.Namespace, head_shar
     tables = table + (shape.hidden_size * (arguments.length + 2) if arguments.family == "bert" else 0)
     head = table + shape.hidden_size**2
     layers = matrices - tables - shape.hidden_size**2
-    attention = 12 * shape.num_hidden_layers * arguments.length * shape.hidden_size
-    return 6 * (layers + head_share * head) + attention
+    return 6 * (layers + head_share * head) + 12 * count_seen(shape, arguments.length) * shape.hidden_size
+
+
+def count_seen(shape: Any, length: int) -> int:
+    """Tokens that a token sees, summed over the layers; the local ones of ModernBERT see a window."""
+    if not isinstance(shape, ModernBertConfig):
+        return int(shape.num_hidden_layers) * length
+    window = min(length, shape.local_attention + 1)
+    return sum(length if shape.is_global(layer) else window for layer in range(shape.num_hidden_layers))
 
 
 def measure_peak(device: str, precision: str) -> float:
@@ -137,20 +173,19 @@ def print_table(rows: list[dict[str, Any]], peak: float) -> None:
 
 
 def compare(rows: list[dict[str, Any]], dropout: float) -> dict[str, float]:
-    """Ours against the peer's fastest, with the same dropout."""
+    """Ours against the fastest of each peer, with the same dropout; `speed` and `memory` are over transformers."""
     alike = [row for row in rows if row["dropout"] == dropout]
-    best = {
-        name: max((row for row in alike if row["side"] == name), key=lambda row: row["real_tokens_per_s"])
-        for name in SIDES
-    }
+    best = {row["side"]: row for row in sorted(alike, key=lambda row: row["real_tokens_per_s"])}
     ours, theirs = best["maskwright"], best["transformers"]
     ratios = {"speed": ours["real_tokens_per_s"] / theirs["real_tokens_per_s"]}
+    if KERAS in best:
+        ratios["speed_over_keras_hub"] = ours["real_tokens_per_s"] / best[KERAS]["real_tokens_per_s"]
     if "memory_gib" in ours:
         ratios["memory"] = ours["memory_gib"] / theirs["memory_gib"]
     return ratios
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", default="bert", choices=list(FAMILIES))
     parser.add_argument("--variant", default="tiny", choices=["tiny", "small", "base", "large"])
@@ -166,9 +201,14 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, help="unset: both on GPUs, eager on CPUs")
     parser.add_argument("--our-modes", nargs="+", choices=MODES, help="unset: those of the peer")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--keras", type=Path, metavar="PYTHON", help="of an environment with keras-hub and jax")
     parser.add_argument("--json", type=Path, help="write the figures here")
-    arguments = parser.parse_args()
-    modes = arguments.modes or (["eager", "compiled"] if arguments.device.startswith("cuda") else ["eager"])
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    versions = [read_versions(arguments)] if arguments.keras else []
     torch.manual_seed(0)
     arguments.texts = make_documents(8 * arguments.rows, arguments.length, arguments.vocab_size, arguments.dense)
     texts = "dense" if arguments.dense else "variable length"
@@ -179,22 +219,19 @@ def main() -> None:
     print(title)
     difference = check_losses(arguments)
     peak = measure_peak(arguments.device, arguments.precision)
-    rows = [
-        measure(name, mode == "compiled", dropout, arguments)
-        for dropout in arguments.dropout
-        for name in SIDES
-        for mode in (modes if name == "transformers" else arguments.our_modes or modes)
-    ]
+    rows = measure_all(arguments)
     print_table(rows, peak)
     ratios = {dropout: compare(rows, dropout) for dropout in arguments.dropout}
     if arguments.json:
-        facts = {"title": title, "machine": name_machine(arguments.device), "peak_tflops": peak}
+        machine = ", ".join([name_machine(arguments.device), *versions])
+        facts = {"title": title, "machine": machine, "peak_tflops": peak}
         results = {**facts, "loss_difference": difference, "rows": rows, "ratios": ratios}
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
     for dropout, ratio in ratios.items():
+        keras = f", {ratio['speed_over_keras_hub']:.2f}x {KERAS}" if "speed_over_keras_hub" in ratio else ""
         memory = f", memory {ratio['memory']:.2f}x" if "memory" in ratio else ""
-        print(f"ratio {ratio['speed']:.2f}x (dropout {dropout:g}{memory})")
+        print(f"ratio {ratio['speed']:.2f}x transformers{keras} (dropout {dropout:g}{memory})")
 
 
 def name_machine(device: str) -> str:
