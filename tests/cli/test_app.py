@@ -16,7 +16,7 @@ from maskwright.errors import RunError
 Command = Callable[..., Any]
 SURFACE = {
     "": {"--version", "--debug"},
-    "train": {"settings", "--overwrite"},
+    "train": {"settings", "--overwrite", "--list"},
     "adapt": {
         "model",
         "words",

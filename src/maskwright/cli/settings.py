@@ -1,4 +1,4 @@
-"""The words that commands about a run take: a configuration file, then overrides."""
+"""The words that commands about a run take: a configuration file or a recipe, then overrides."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ if TYPE_CHECKING:
     from maskwright.config import Config
 
 Settings = Annotated[
-    list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration and overrides.")
+    list[str] | None,
+    typer.Argument(metavar="[RECIPE | CONFIG.yaml] [KEY=VALUE ...]", help="A recipe or a file, and overrides."),
 ]
 
 
 def load_settings(words: list[str] | None) -> Config:
     """The configuration that the words name; without words, the built-in quickstart."""
     from maskwright.config import load_config
+    from maskwright.recipes import find_config
 
     words = words or []
-    path = words[0] if words and "=" not in words[0] else None
-    return load_config(path, words[1:] if path is not None else words)
+    if not words or "=" in words[0]:
+        return load_config(None, words)
+    return load_config(find_config(words[0]), words[1:])

@@ -12,14 +12,17 @@ from maskwright.cli.settings import Settings, load_settings
 def train(
     settings: Settings = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run of this name.")] = False,
+    shows_recipes: Annotated[bool, typer.Option("--list", help="Show the recipes and exit.")] = False,
 ) -> None:
-    """Pre-train a model; without a configuration, the built-in quickstart.
+    """Pre-train a model; without a recipe or a configuration, the built-in quickstart.
 
     The same command on an unfinished run resumes it.
 
     Examples:
 
         maskwright train
+
+        maskwright train modern_small data.train=corpus.jsonl.zst
 
         maskwright train preset=low_resource data.train=corpus.txt run.name=mine
 
@@ -29,6 +32,9 @@ def train(
 
     from rich.console import Console
 
+    if shows_recipes:
+        _print_recipes()
+        return
     config = load_settings(settings)
 
     # Only now, so that a mistake in the settings is answered without waiting for torch.
@@ -51,6 +57,16 @@ def train(
         markup=False,
         soft_wrap=True,
     )
+
+
+def _print_recipes() -> None:
+    from maskwright.recipes import find_folder, list_recipes
+
+    recipes = list_recipes()
+    width = max((len(recipe.name) for recipe in recipes), default=0)
+    for recipe in recipes:
+        typer.echo(f"{recipe.name:<{width}}  {recipe.purpose}")
+    typer.echo(f"\nStart one with maskwright train NAME data.train=your.txt, or copy its file from {find_folder()}")
 
 
 def _suggest_look(mode: str, folder: str) -> str:

@@ -24,6 +24,7 @@ from maskwright.objectives.resizing import extend_vocabulary, resize_vocabulary
 from maskwright.objectives.saving import load_masked_lm
 from maskwright.objectives.sentence_pair_saving import continue_with_pairs
 from maskwright.runs.objective import check_objective, choose_kind
+from maskwright.runs.stretching import STRETCHING_SETTINGS, stretch_positions
 from maskwright.text.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 
 TrainedModel = MaskedLanguageModel | ReplacedTokenDetection
@@ -70,10 +71,14 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
 
 
 def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> TrainedModel:
-    for name in config.model.shape_overrides():
+    overrides = config.model.shape_overrides()
+    stretch = {name: overrides.pop(name) for name in STRETCHING_SETTINGS if name in overrides}
+    for name in overrides:
         origin = f" (preset {config.preset} may set it: preset=domain_adaptation does not)" if config.preset else ""
         raise InputError(f"model.from={source} brings its own shape; remove model.{name}{origin}")
     model = _load_to_continue(config, tokenizer, source)
+    if stretch:
+        stretch_positions(model, stretch, source)
     if config.model.freeze_encoder:
         model.encoder.requires_grad_(False)
     check_vocabulary(model, tokenizer)
@@ -148,10 +153,10 @@ def load_model(name: str, needs_head: bool = True) -> tuple[MaskedLanguageModel,
     Without `needs_head` an encoder alone is fine: its prediction head is arbitrary.
     """
     folder = resolve_folder(name)
-    if (folder / OTHERS_FILE).is_file():
+    if needs_head and (folder / OTHERS_FILE).is_file():
         raise InputError(
-            f"{name} was trained with training.mode=rtd: it finds replaced tokens and predicts none; continue it with"
-            " training.mode=rtd, or load it as maskwright.TokenDetector, which writes ELECTRA's layout"
+            f"{name} was trained with training.mode=rtd: it finds replaced tokens and predicts none; measure it with"
+            " eval embeddings or eval glue, fine-tune it, or export it"
         )
     with warnings.catch_warnings():
         if not needs_head:

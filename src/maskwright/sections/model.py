@@ -17,7 +17,9 @@ class ModelConfig(Section):
     mlm_head_activation: str = Field("gelu", description="Activation of the prediction head.")
     mlm_head_dropout: float = Field(0.1, ge=0, lt=1, description="Dropout of the prediction head.")
     from_: str | None = Field(
-        None, alias="from", description="Continue from this run, model folder or hub id; its shape counts."
+        None,
+        alias="from",
+        description="Continue from this run, model folder or hub id; its shape counts, rotary positions aside.",
     )
     freeze_encoder: bool = Field(False, description="With from: train the prediction head alone.")
     hidden_size: int | None = Field(None, ge=1, description="Width of the hidden states.")
