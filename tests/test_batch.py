@@ -1,5 +1,7 @@
 """Packed and padded layouts hold the same tokens."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -74,3 +76,16 @@ def test_fields_of_different_shapes_are_refused():
     ids = torch.ones(2, 3, dtype=torch.long)
     with pytest.raises(InputError, match="positions has shape"):
         PackedBatch(ids, ids, ids[:, :2], ids)
+
+
+def test_filling_up_adds_rows_of_padding_that_ask_nothing():
+    batch = from_padded(torch.tensor([[5, 6, 7], [8, 9, 10]]))
+    batch = replace(batch, pair_labels=torch.tensor([[1, -100, -100], [0, -100, -100]]))
+    filled = batch.fill_up(4)
+    assert filled.num_rows == 4
+    assert filled.num_tokens() == batch.num_tokens()
+    assert filled.pair_labels is not None
+    assert (filled.pair_labels[2:] == -100).all()
+    for field in ("input_ids", "document_ids", "positions", "sample_ids", "pair_labels"):
+        assert torch.equal(getattr(filled.rows(0, 2), field), getattr(batch, field))
+    assert batch.fill_up(1).num_rows == 2

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from maskwright.errors import InputError
@@ -67,6 +68,17 @@ class PackedBatch:
 
     def rows(self, start: int, stop: int) -> PackedBatch:
         return self.map_fields(lambda tensor: tensor[start:stop])
+
+    def fill_up(self, num_rows: int) -> PackedBatch:
+        """At least so many rows, the added ones all padding."""
+        missing = num_rows - self.num_rows
+        if missing <= 0:
+            return self
+        filled = self.map_fields(lambda tensor: F.pad(tensor, (0, 0, 0, missing)))
+        if filled.pair_labels is None:
+            return filled
+        filled.pair_labels[self.num_rows :] = IGNORED_LABEL
+        return filled
 
     def with_input_ids(self, input_ids: Tensor) -> PackedBatch:
         return replace(self, input_ids=input_ids)

@@ -14,7 +14,7 @@ from maskwright.errors import InputError
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.prepare import PrepareOptions, prepare
 from maskwright.sections.data import build_sources
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.training import train_tokenizer
 
 
@@ -135,6 +135,17 @@ def test_prepared_folders_of_different_tokenizers_are_refused(tiny_values, prepa
     prepare(build_sources(str(corpus_file)), other, tmp_path / "other", options, num_workers=1)
     tiny_values["data"] |= {"train": str(prepared), "validation": str(tmp_path / "other")}
     with pytest.raises(InputError, match="different tokenizers"):
+        load(tiny_values)
+
+
+def test_a_folder_that_is_held_out_as_a_whole_is_for_validation_only(tiny_values, prepared, tmp_path, corpus_file):
+    tokenizer, options = load_tokenizer(prepared / "tokenizer"), PrepareOptions(validation_share=1.0)
+    prepare(build_sources(str(corpus_file)), tokenizer, tmp_path / "held", options, num_workers=1)
+    tiny_values["data"] |= {"train": str(prepared), "validation": str(tmp_path / "held")}
+    data = load(tiny_values)
+    assert data.validation.shards.num_documents > data.train.shards.num_documents
+    tiny_values["data"] |= {"train": str(tmp_path / "held"), "validation": None}
+    with pytest.raises(InputError, match=r"held holds no training documents, all are held out"):
         load(tiny_values)
 
 

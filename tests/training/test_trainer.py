@@ -125,6 +125,28 @@ def test_max_steps_ends_the_run_within_an_epoch(build_model, build_loader):
     assert trainer.progress == 1.0
 
 
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_the_clock_leaves_out_the_first_step_where_it_compiles(build_model, build_loader, monkeypatch, is_compiled):
+    trainer = build_trainer(build_model(), max_steps=2)
+    monkeypatch.setattr(trainer.engine, "is_compiled", is_compiled)
+    begin, now_s = trainer.engine.begin, [100.0]
+    monkeypatch.setattr("maskwright.training.trainer.time.monotonic", lambda: now_s[0])
+
+    def begin_slowly(*arguments):
+        step = begin(*arguments)
+
+        def run(*batch, **options):
+            now_s[0] += 30.0 if trainer.first_step_s is None else 2.0
+            return step(*batch, **options)
+
+        return run
+
+    monkeypatch.setattr(trainer.engine, "begin", begin_slowly)
+    trainer.fit(build_loader(), verbose=False)
+    assert trainer.first_step_s == 30.0
+    assert trainer.state.elapsed_s == (2.0 if is_compiled else 32.0)
+
+
 def test_max_seconds_ends_the_run(build_model, build_loader):
     trainer = build_trainer(build_model(), max_seconds=0.3)
     trainer.fit(build_loader(), epochs=10**9)

@@ -44,7 +44,9 @@ def prepare_shards(
     ],
     tokenizer: Annotated[str, typer.Option(help="A tokenizer's file or folder, or a run or model that has one.")],
     out: Annotated[Path, typer.Option(help="The folder to make.")],
-    validation_share: Annotated[float, typer.Option(help="Share of documents held out.")] = 0.01,
+    validation_share: Annotated[
+        float, typer.Option(help="Share of documents held out; 1 makes data.validation.")
+    ] = 0.01,
     max_length: Annotated[int, typer.Option(help="Row length to count rows for, so that runs start at once.")] = 128,
     workers: Annotated[int | None, typer.Option(help="Processes; all cores if unset.", min=1)] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace data prepared otherwise.")] = False,

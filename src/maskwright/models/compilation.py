@@ -56,7 +56,7 @@ class LayerCompiler:
 
 
 class FunctionCompiler:
-    """Runs functions compiled, for any sizes of their inputs; a copy begins anew."""
+    """Runs functions compiled, for any length of the tensors among their inputs; a copy begins anew."""
 
     def __init__(self) -> None:
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -67,6 +67,9 @@ class FunctionCompiler:
     def run(self, function: Callable[..., Result], *inputs: Any) -> Result:
         if function not in self._compiled:
             self._compiled[function] = torch.compile(function)
+        for one in inputs:
+            if isinstance(one, Tensor):  # said before the first size is compiled for, it saves compiling twice
+                torch._dynamo.maybe_mark_dynamic(one, 0)
         result: Result = self._compiled[function](*inputs)
         return result
 

@@ -5,11 +5,13 @@ B rows, S row length, D width, M masked slots, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
@@ -31,6 +33,8 @@ from maskwright.objectives.next_tokens import shift_left
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.suggestions import suggest
+
+_ALIGNMENT = 64
 
 
 class MaskedLanguageModel(Objective):
@@ -194,7 +198,17 @@ class MaskedLanguageModel(Objective):
         """Vocabulary logits (..., V) of hidden states (..., D)."""
         if self.mlm_head is not None:
             return self.mlm_head(self.mlm_dropout(hidden))
-        return self.mlm_output(self.mlm_norm(self.mlm_dropout(self.mlm_activation(self.mlm_dense(hidden)))))
+        return self.mlm_output(self._transform(hidden))
+
+    def _transform(self, hidden: Tensor) -> Tensor:
+        return self.mlm_norm(self.mlm_dropout(self.mlm_activation(self.mlm_dense(hidden))))
+
+    def predict_aligned(self, hidden: Tensor) -> Tensor:
+        """As `predict`, with impossible tokens added: GPUs are slow at products of sides like 30,522."""
+        missing = -self.vocab_size % _ALIGNMENT
+        weight = F.pad(self.mlm_output.weight, (0, 0, 0, missing))
+        bias = F.pad(self.mlm_output.bias, (0, missing), value=-math.inf)
+        return F.linear(self._transform(hidden), weight, bias)
 
     def corrupt(
         self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
@@ -226,7 +240,7 @@ class MaskedLanguageModel(Objective):
         slots, slot_labels = gather_labelled(hidden, labels, capacity)
         if self._head_compiler is not None and torch.is_grad_enabled():
             return LossSums(*self._head_compiler.run(_score_slots, self, slots, slot_labels))
-        return LossSums(*_score_slots(self, slots, slot_labels))
+        return compute_loss_sums(self.predict(slots), slot_labels)
 
     @property
     def is_recordable(self) -> bool:
@@ -276,7 +290,7 @@ class MaskedLanguageModel(Objective):
 
 
 def _score_slots(model: MaskedLanguageModel, slots: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    sums = compute_loss_sums(model.predict(slots), labels)
+    sums = compute_loss_sums(model.predict_aligned(slots), labels)
     return sums.losses, sums.counts, sums.figures
 
 

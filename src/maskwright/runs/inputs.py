@@ -94,8 +94,11 @@ def _open_prepared(config: Config, folder: Path) -> TrainingData:
     held_out = PreparedShards(_validation_folder(config, folder), "validation")
     if not held_out.num_tokens:
         raise InputError(f"{held_out.folder} holds no validation documents; prepare it with a validation share")
+    learnt = PreparedShards(folder, "train")
+    if not learnt.num_tokens:
+        raise InputError(f"{folder} holds no training documents, all are held out; give it as data.validation")
     options = _loader_options(config, tokenizer)
-    train = PackedLoader(PreparedShards(folder, "train"), **options, shuffle=True)
+    train = PackedLoader(learnt, **options, shuffle=True)
     fingerprint = "-".join(manifest["key"] for manifest in manifests)
     return TrainingData(tokenizer, train, PackedLoader(held_out, **options, shuffle=False), fingerprint)
 

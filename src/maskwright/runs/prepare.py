@@ -57,8 +57,8 @@ class PrepareOptions:
     part_chars: int = 16_000_000
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.validation_share < 1.0:
-            raise InputError(f"the validation share is {self.validation_share}; it must lie in [0, 1)")
+        if not 0.0 <= self.validation_share <= 1.0:
+            raise InputError(f"the validation share is {self.validation_share}; it must lie in [0, 1]")
         if self.part_chars < 1:
             raise InputError(f"the text of a part is {self.part_chars} characters; it must be at least 1")
 
@@ -276,8 +276,8 @@ def _tell_progress(records: list[PartRecord], begun: float, say: Callable[[str],
 
 def _summarise(records: list[PartRecord]) -> dict[str, Any]:
     splits = {split: [asdict(info) for info in _list_shards(records, split)] for split in SPLITS}
-    if not splits["train"]:
-        raise InputError("no document is left to train on; check the sources and the quality settings")
+    if not any(splits.values()):
+        raise InputError("no document is left; check the sources and the quality settings")
     return {
         "splits": splits,
         "num_documents": sum(record.num_documents for record in records),

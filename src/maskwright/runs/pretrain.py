@@ -295,5 +295,6 @@ def _evaluate(
         "tokens": state.num_tokens,
         "steps": state.step,
         "seconds": state.elapsed_s,
+        "first_step_s": trainer.first_step_s,
         "parameters": sum(param.numel() for param in trainer.model.parameters()),
     }

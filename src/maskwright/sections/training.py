@@ -113,7 +113,7 @@ class TrainingConfig(SynonymsOfTraining):
     max_steps: int | None = Field(None, ge=1, description="Stop after this many steps.")
     max_tokens: int | None = Field(None, ge=1, description="Stop after this many tokens, padding included.")
     max_seconds: float | None = Field(
-        None, gt=0, description="Stop after this much training time; schedules follow it."
+        None, gt=0, description="Stop after this much training time, compiling not counted; schedules follow it."
     )
     initial_epoch: int = Field(0, ge=0, description="Number of the first epoch, to go on where earlier runs ended.")
     batch_tokens: int = Field(8192, ge=1, description="Tokens per optimizer step, padding included.")

@@ -13,8 +13,10 @@ from maskwright.batch import PackedBatch
 from maskwright.masking.tokens import CorruptedBatch
 
 _NUM_WARM_UP = 3
-_SLOTS_STEP = 64
+_SLOTS_STEP = 24
 """A falling mask ratio needs a new recording only when this part of the tokens, in slots, has become idle."""
+_ALIGNMENT = 64
+"""Matrix products are slow on sides that are no multiple of a power of two."""
 Differentiate = Callable[[CorruptedBatch, Tensor], Tensor]
 
 
@@ -60,12 +62,13 @@ class GraphedPass:
         return recording.sums
 
     def _settle_slots(self, corrupted: CorruptedBatch) -> CorruptedBatch:
-        """As many slots as before where they are enough and not far too many; else rounded up."""
+        """As many slots as before where they are enough and not far too many; where they grew, they may grow on."""
         shape, num_tokens, wanted = corrupted.labels.shape, corrupted.labels.numel(), corrupted.num_slots
-        step = max(1, num_tokens // _SLOTS_STEP)
-        num_slots = self._num_slots.setdefault(shape, wanted)
-        if not wanted <= num_slots <= wanted + step:
-            num_slots = self._num_slots[shape] = min(num_tokens, -(-wanted // step) * step)
+        step = num_tokens // _SLOTS_STEP
+        num_slots = self._num_slots.get(shape)
+        if num_slots is None or not wanted <= num_slots <= wanted + step:
+            room = 0 if num_slots is None or wanted < num_slots else step
+            num_slots = self._num_slots[shape] = min(num_tokens, _round_up(wanted + room))
         return replace(corrupted, num_slots=num_slots)
 
     def _record(self, key: tuple[Any, ...], corrupted: CorruptedBatch, factors: Tensor) -> _Recording:
@@ -89,6 +92,10 @@ class GraphedPass:
     def _clear_gradients(self) -> None:
         for param in self._params:
             param.grad = None
+
+
+def _round_up(num_slots: int) -> int:
+    return -(-num_slots // _ALIGNMENT) * _ALIGNMENT
 
 
 def _describe(corrupted: CorruptedBatch) -> tuple[Any, ...]:

@@ -57,11 +57,15 @@ class TrainStep:
 
     def __post_init__(self) -> None:
         self._graphed = GraphedPass(self._differentiate, self.placed.trained.parameters()) if self.is_graphed else None
+        self._most_rows = 0
 
     def __call__(
         self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float, progress: float = 0.0
     ) -> StepResult:
         """`batch` is this process's share of the whole one."""
+        if self._graphed is not None:  # an epoch's last batch is smaller, and not worth kernels and a recording
+            self._most_rows = max(self._most_rows, batch.num_rows)
+            batch = batch.fill_up(self._most_rows)
 
         def corrupt(part: PackedBatch) -> CorruptedBatch:
             return self.placed.model.corrupt(part, self.seed, epoch, mask_ratio, progress)

@@ -65,6 +65,7 @@ class Trainer:
         self.world, self.optimizers = self.engine.world, self.engine.optimizers
         self.state = TrainingState()
         self.history = History()
+        self.first_step_s: float | None = None
         self.stop_training = False
         self.received_signal = 0
         self.agreed_signal = 0
@@ -205,9 +206,14 @@ class Trainer:
             learning_rate = self.engine.set_learning_rate(state.step, self.progress)
             mask_ratio = self._mask_ratio(self.progress)
             on_device = batch.to(self.engine.device, non_blocking=True)
+            step_begun_s = time.monotonic()
             result = train_step(
                 on_device, step=state.step, epoch=state.epoch, mask_ratio=mask_ratio, progress=self.progress
             )
+            if self.first_step_s is None:
+                self.first_step_s = time.monotonic() - step_begun_s
+                if self.engine.is_compiled:  # compiling is not training, schedules would lose their beginning to it
+                    begun_s += self.first_step_s
             meter.add(result, StepRecord(state.step, learning_rate, batch.sample_ids))
             state.step += 1
             state.batch_in_epoch += len(group)
