@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import typer
 
 from maskwright.cli.app import app
-from maskwright.models.bert import BERT
 from maskwright.tasks.config import TaskConfig
 from maskwright.text.tokenizer import Tokenizer
+from tiny_bert import build_tiny_bert
 
 Command = Callable[..., Any]
 CPU = ["training.device=cpu", "training.precision=fp32"]
@@ -23,9 +23,8 @@ CPU = ["training.device=cpu", "training.precision=fp32"]
 @pytest.fixture
 def words(tokenizer: Tokenizer, tmp_path: Path) -> list[object]:
     """A command that takes a second."""
-    torch.manual_seed(0)
-    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}
-    BERT.from_variant("tiny", vocab_size=tokenizer.vocab_size, **shape).save_pretrained(tmp_path / "model")
+    encoder = build_tiny_bert(tokenizer, hidden_size=16, num_hidden_layers=1, max_position_embeddings=16)
+    encoder.save_pretrained(tmp_path / "model")
     tokenizer.save(tmp_path / "model")
     lines = [f"the cat {verb} the house\t{label}" for verb, label in (("sees", 0), ("likes", 1))] * 8
     for name in ("train", "dev"):
@@ -69,6 +68,24 @@ def test_mistakes_are_answered_in_one_line_and_write_nothing(
 ) -> None:
     command(*words, *more).assert_refused(*told)
     assert not (tmp_path / "out").exists()
+
+
+def test_of_several_processes_the_first_alone_tells_what_is_missing(
+    command: Command, words: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nervaluate.evaluator", None)
+    (tmp_path / "words.conll").write_text("the O\ncat B-PER\n\nthe O\nhouse B-LOC\n", encoding="utf-8")
+    files = ["--train", tmp_path / "words.conll", "--validation", tmp_path / "words.conll", "--epochs", 1]
+    told = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        result = command("finetune", "ner", *CPU, "--model", tmp_path / "model", *files, "--out", tmp_path / rank)
+        assert result.code == 0, result.err
+        told.append(result.err)
+    assert told == [
+        "warning: no scores for entities found in part: they need an extra, pip install 'maskwright[eval]'\n",
+        "",
+    ]
 
 
 def test_a_missing_option_is_named(command: Command) -> None:

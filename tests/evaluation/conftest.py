@@ -9,26 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer import Tokenizer
+from tiny_bert import build_tiny_bert
 
 PUBLISHED = Path(__file__).parents[2].parent / "shared" / "data" / "mlm_eval.tar.xz"
 
 
 @pytest.fixture
 def small_model(tokenizer: Tokenizer) -> MaskedLanguageModel:
-    torch.manual_seed(0)
-    encoder = BERT.from_variant(
-        "tiny",
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        initializer_range=0.5,
-        max_position_embeddings=24,
+    encoder = build_tiny_bert(
+        tokenizer, hidden_size=16, num_hidden_layers=1, initializer_range=0.5, max_position_embeddings=24
     )
     return MaskedLanguageModel(
         encoder,

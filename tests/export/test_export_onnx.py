@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -115,6 +116,12 @@ def test_inputs_and_outputs_are_named_as_others_expect(exported):
     for value in (*graph.input, *graph.output):
         axes = value.type.tensor_type.shape.dim
         assert [axes[0].dim_param, axes[1].dim_param] == ["batch_size", "sequence_length"]
+
+
+def test_the_tokenizer_beside_the_graph_names_the_inputs_that_the_graph_takes(exported):
+    settings = json.loads((exported.folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    graph = onnx.load(exported.folder / "model.onnx").graph
+    assert sorted(settings["model_input_names"]) == sorted(value.name for value in graph.input)
 
 
 def test_segments_change_the_answer_of_a_model_that_has_them(bert_file):

@@ -17,7 +17,7 @@ from maskwright.runs.folder import RunFolder
 from maskwright.runs.pretrain import pretrain
 from maskwright.training.trainer import Trainer
 
-_TIMED = ("tokens_per_s", "data_wait", "elapsed_s", "seconds")
+_TIMED = ("tokens_per_s", "data_wait", "elapsed_s", "seconds", "first_step_s")
 
 
 class KilledError(BaseException):
@@ -189,12 +189,18 @@ def test_a_jump_of_the_loss_goes_back_to_the_checkpoint_and_past_the_batches(
     monkeypatch.setattr(RollBack, "on_log", jumping)
     monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", noting)
     monkeypatch.setattr(Trainer, "warn", lambda self, message: warnings.append(message))
+    settings["training"]["evaluate_every_steps"] = 5
     folder = run(settings, rollback_deviations=6.0, log_every_steps=1, checkpoint_every_steps=5, keep_best=False)
     assert [step for step, _ in seen] == [*range(1, 13), 10, *range(11, 17)]
     assert [batches for _, batches in seen] == list(range(1, 20)), "no batch is seen twice"
     assert len(warnings) == 1
     assert "going back to step-10, past the batches since" in warnings[0]
     assert json.loads(folder.final_file.read_text())["steps"] == 16
+    lines = folder.read_metrics()
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 17)), "what was undone is not there"
+    inside = [line["step"] for line in lines if "loss" not in line and "epoch_end" not in line]
+    assert inside == [5, 10, 15]
+    assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
 
 
 def test_what_kills_inside_saves_left_does_not_pile_up(settings: dict[str, Any]) -> None:

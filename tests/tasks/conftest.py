@@ -9,8 +9,8 @@ import pytest
 import torch
 from task_lab import Lab, build_records, write_lines
 
-from maskwright.models.bert import BERT
 from maskwright.text.tokenizer import Tokenizer
+from tiny_bert import build_tiny_bert
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +25,8 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def encoder_folder(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encoder") / "tiny"
-    torch.manual_seed(0)
-    encoder = BERT.from_variant(
-        "tiny",
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=32,
-        initializer_range=0.1,  # large enough to learn from within seconds
-    )
+    # Weights large enough to learn from within seconds.
+    encoder = build_tiny_bert(tokenizer, max_position_embeddings=32, initializer_range=0.1)
     encoder.save_pretrained(folder)
     tokenizer.save(folder)
     return folder

@@ -21,6 +21,7 @@ from maskwright.runs.finetune import FinishedTask, finetune
 from maskwright.runs.finetune_inputs import load_task_inputs
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.model import TaskModel
+from maskwright.tasks.qa.squad_scores import score_text
 
 SETTINGS = ("training.device=cpu", "training.precision=fp32", "training.log_every_steps=4")
 
@@ -68,6 +69,43 @@ def test_a_run_learns_to_answer_and_leaves_a_model_that_transformers_reads(quest
     assert sum(reply["answer"] == text for reply, text in zip(replies, gold, strict=True)) >= 36
 
 
+def test_the_scores_are_those_of_the_answers_that_the_pipeline_gives(questions: Lab, tmp_path: Path) -> None:
+    """Of a model that knows little, so that many spans are nearly as good as the best."""
+    windows = {"max_length": 20, "doc_stride": 3, "max_answer_length": 2}
+    (figures,) = run(configure(questions, epochs=1, **windows), tmp_path / "run", "training.max_steps=4").figures
+    answer = pipeline("qa", tmp_path / "run", device="cpu", handle_impossible_answer=True, **windows)
+    held_out = build_questions(40, 1, unanswered=0.2)
+    replies = answer([(one["question"], one["context"]) for one in held_out])
+    scores = [
+        score_text(reply["answer"], [one["text"] for one in asked["answers"]])
+        for reply, asked in zip(replies, held_out, strict=True)
+    ]
+    assert figures["exact"] == pytest.approx(sum(exact for exact, _ in scores) / 40)
+    assert figures["f1"] == pytest.approx(sum(f1 for _, f1 in scores) / 40)
+
+
+@pytest.mark.parametrize(("nothing", "exact"), [(6.5, 1.0), (6.8, 0.0)])
+def test_words_that_stand_in_two_places_have_the_score_of_both(lab: Lab, nothing: float, exact: float) -> None:
+    """Each place is less probable than the other word (6 against 6.2), both together are more (6 + log 2)."""
+    record = {"question": "who?", "context": "cat dog cat", "answers": [{"text": "cat", "answer_start": 0}]}
+    unanswered = {**record, "answers": []}
+    write_squad(lab.folder / "validation.json", [record, unanswered])
+    write_squad(lab.folder / "train.json", [record])
+    inputs = load_task_inputs(configure(lab, max_answer_length=1), lambda text: None)
+    examples, task = inputs.validation.features.examples, inputs.build_model(0).task
+    context = examples[0].window.context
+    places = [examples[0].window.find_place(span) for span in ((0, 3), (4, 7), (8, 11))]
+    assert len(context.ids) == 3, "each word is a token"
+    logits = torch.zeros(1, 1, 16, 3)
+    for place, score in zip(places, (3.0, 3.1, 3.0), strict=True):
+        logits[0, 0, place[0]] = torch.tensor([score, score, 1.0])
+    logits[0, 0, 0, :2] = nothing / 2
+    answers = task.condense(logits)[0].repeat(2, 1, 1)
+    scores = task.score_answers(answers, inputs.validation.targets, examples)
+    assert scores["has_answer_exact"] == exact
+    assert scores["no_answer_exact"] == 1.0 - exact
+
+
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     questions: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +136,7 @@ def test_the_longest_answer_is_what_the_option_says(questions: Lab) -> None:
     logits = torch.zeros(1, 1, 12, 3)
     logits[..., 2:, 2] = 1.0
     logits[..., 3, 0], logits[..., 9, 1] = 9.0, 9.0
-    kept = inputs.build_model(0).task.condense(logits)[0, 0, 1:]
+    kept = inputs.build_model(0).task.condense(logits)[0, 0, 2:]
     assert int((kept[:, 2] - kept[:, 1]).max()) == 2
 
 

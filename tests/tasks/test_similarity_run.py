@@ -193,6 +193,32 @@ def test_wrong_labels_are_refused(pairs_lab: Lab, record: dict[str, Any], loss: 
         load(pairs_lab, loss=loss)
 
 
+@pytest.mark.parametrize("values", [["sports", "news"], [3, 7]])
+@pytest.mark.parametrize("name", ["category", "topic", "Class"])
+def test_what_texts_are_about_is_no_label_of_pairs(pairs_lab: Lab, name: str, values: list[Any]) -> None:
+    records = [{"anchor": f"the cat {one}", "positive": "one red bird", "id": one, name: one} for one in values]
+    write_pairs(pairs_lab, records, records)
+    said: list[str] = []
+    inputs = load_task_inputs(make_config(pairs_lab), said.append)
+    assert [one.label for one in inputs.train.features.examples] == [None, None]
+    assert f"texts 'anchor', 'positive', no label; ignored columns: 'id', '{name}'" in "\n".join(said)
+
+
+def test_scores_are_found_beside_columns_that_look_like_labels(pairs_lab: Lab) -> None:
+    extra = {"topic": "animals", "label": "unchecked"}
+    write_pairs(pairs_lab, [{**extra, **one} for one in build_pairs(16, seed=0)], build_pairs(8, seed=1))
+    said: list[str] = []
+    load_task_inputs(make_config(pairs_lab, loss="cosine"), said.append)
+    assert "label 'score'; ignored columns: 'topic', 'label'" in "\n".join(said)
+
+
+def test_a_column_named_as_label_is_read_whatever_its_name(pairs_lab: Lab) -> None:
+    records = [{"anchor": "the cat", "positive": f"one bird {one}", "topic": one} for one in ("duplicate", "no")]
+    write_pairs(pairs_lab, records, records)
+    inputs = load(pairs_lab, label_column="topic")
+    assert [one.label for one in inputs.validation.features.examples] == [1.0, 0.0]
+
+
 def test_numbers_of_nli_classes_are_refused(pairs_lab: Lab) -> None:
     records = [{"premise": "the cat", "hypothesis": "one red bird", "label": number} for number in (0, 1, 2)]
     write_lines(pairs_lab.folder / "train.jsonl", records)

@@ -95,9 +95,10 @@ _show_in_full = warnings.showwarning
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
-    """What concerns the user's input is said in its own words; anything else as Python says it."""
+    """What concerns the user's input is said once, in its own words; anything else as Python says it."""
     if issubclass(category, InputWarning):
-        typer.echo(f"warning: {message}", err=True)
+        if _is_main_process():
+            typer.echo(f"warning: {message}", err=True)
     else:
         _show_in_full(message, category, *place, **options)
 
@@ -111,7 +112,12 @@ def _exit_code(error: Exception) -> int:
 def _speaks(error: Exception) -> bool:
     """Of the processes that torchrun started the main one speaks, and any whose failure is its own."""
     is_shared = not isinstance(error, RunError) or isinstance(error, RunInterruptedError | FollowerError)
-    return os.environ.get("RANK", "0") == "0" or not is_shared
+    return _is_main_process() or not is_shared
+
+
+def _is_main_process() -> bool:
+    """Of those that torchrun started; on its own a process is the main one."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _is_expected(error: Exception) -> bool:

@@ -86,11 +86,11 @@ def build_card(
         f"# {escape(name)}",
         _describe(encoder, num_parameters, for_sentences),
         f"## How to use\n\nFrom the folder that holds this one:\n\n{usage}",
-        f"## Training data\n\n{_describe_data(origin)}",
-        f"## Configuration\n\n{_describe_settings(encoder, origin)}",
+        f"## Training data\n\n{describe_data(origin)}",
+        f"## Configuration\n\n{describe_settings(encoder, origin)}",
         f"## Figures\n\n{_describe_figures(origin)}\n\n{_describe_comparison(comparison, for_sentences)}",
         *_describe_adaptation(origin),
-        f"## Limits\n\n{_describe_limits(encoder, for_sentences)}",
+        f"## Limits\n\n{describe_limits(encoder, for_sentences)}",
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -144,7 +144,7 @@ def show_code(*snippets: str) -> str:
     return "\n\n".join(f"```python\n{snippet}\n```" for snippet in snippets)
 
 
-def _describe_data(origin: Origin) -> str:
+def describe_data(origin: Origin) -> str:
     if origin.config is None:
         return "The run that trained this model was not at hand when it was exported."
     train = origin.config.data.train
@@ -160,7 +160,7 @@ def _describe_data(origin: Origin) -> str:
     return build_table(rows, ("", "as configured and counted"))
 
 
-def _describe_settings(encoder: nn.Module, origin: Origin) -> str:
+def describe_settings(encoder: nn.Module, origin: Origin) -> str:
     shape: Any = encoder.config
     rows = {name: getattr(shape, name) for name in _SHAPE if hasattr(shape, name)}
     if origin.config is None:
@@ -173,7 +173,7 @@ def _describe_settings(encoder: nn.Module, origin: Origin) -> str:
 
 def _describe_figures(origin: Origin) -> str:
     figures = {name: value for name, value in origin.figures.items() if is_number(value)}
-    if "loss" not in figures:
+    if "loss" not in figures or origin.figures.get("objective") == "rtd":  # the generator's are not the encoder's
         return "No figures on held-out text are known for these weights."
     shown = {
         "loss": figures.get("mlm_loss", figures["loss"]),
@@ -222,7 +222,7 @@ def _describe_comparison(comparison: Comparison, for_sentences: bool) -> str:
     return f"At export, {comparison.describe(what)}."
 
 
-def _describe_limits(encoder: nn.Module, for_sentences: bool) -> str:
+def describe_limits(encoder: nn.Module, for_sentences: bool) -> str:
     limits = [
         "- It knows the language and the subjects of its training data, errors and prejudices included. What is not"
         " under Figures was not measured.",
@@ -232,7 +232,7 @@ def _describe_limits(encoder: nn.Module, for_sentences: bool) -> str:
         limits.insert(0, f"- Texts of at most {longest:,} tokens; longer ones have to be cut.")
     if for_sentences:
         limits.append(
-            "- It was trained to fill masked tokens, not to compare sentences: fine-tune it on pairs of sentences"
+            "- It was trained on text alone, not to compare sentences: fine-tune it on pairs of sentences"
             " before trusting its similarities."
         )
     return "\n".join(limits)

@@ -92,10 +92,7 @@ def complete_settings(folder: Path, encoder: nn.Module, tokenizer: Tokenizer) ->
     max_length = find_max_length(encoder)
     if max_length is not None:
         settings["model_max_length"] = max_length
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    if config.get("type_vocab_size", 0) < 2:
-        names.remove("token_type_ids")  # a model without segments refuses them
-    _write_json(folder / SETTINGS_FILE, settings | {"model_input_names": names})
+    _write_json(folder / SETTINGS_FILE, settings)
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

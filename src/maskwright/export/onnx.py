@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +19,7 @@ from maskwright.export.checking import Agreement, check_graph
 from maskwright.export.int8 import quantize_graph
 from maskwright.export.measuring import LATENCY_BATCHES, Exam, Figures, build_exam
 from maskwright.export.onnx_graph import ExportedModel, check_packages, find_input_names, name_data_file, write_graph
-from maskwright.models.encoding import find_max_length
+from maskwright.models.encoding import find_max_length, has_segments
 from maskwright.models.weights_reading import CONFIG_FILE
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.storage import write_text
@@ -55,14 +55,7 @@ def export_onnx(
     with open_graphs(model, tokenizer, folder, int8) as (place, agreement):
         versions = measure_versions(model, place, exam)
     _report(versions, agreement, exam, say)
-    return {
-        "largest_difference": agreement.largest_difference,
-        "longest_checked": agreement.longest,
-        "threads": torch.get_num_threads(),
-        "length": exam.length,
-        "num_asked": exam.num_asked,
-        "versions": {name: asdict(figures) for name, figures in versions.items()},
-    }
+    return describe_versions(versions, agreement, exam.length, num_asked=exam.num_asked)
 
 
 @contextmanager
@@ -83,7 +76,7 @@ def open_graphs(
             quantize_graph(place / GRAPH_FILE, place / INT8_FILE)
         yield place, agreement
         write_text(place / CONFIG_FILE, json.dumps(model.snapshot(tokenizer).config, indent=2) + "\n")
-        tokenizer.save(place)
+        tokenizer.save(place, has_segments(model.encoder))
         folder.mkdir(exist_ok=True)
         for file in place.iterdir():
             os.replace(file, folder / file.name)
@@ -105,6 +98,18 @@ def measure_versions(model: ExportedModel, place: Path, exam: _Exam[FiguresT_co]
         if file.exists():
             versions[name] = exam.measure(answer_with_onnx(file), _measure_size(file))
     return versions
+
+
+def describe_versions(versions: Mapping[str, Any], agreement: Agreement, length: int, **asked: int) -> dict[str, Any]:
+    """What was measured as plain values; `asked` says on how much."""
+    return {
+        "largest_difference": agreement.largest_difference,
+        "longest_checked": agreement.longest,
+        "threads": torch.get_num_threads(),
+        "length": length,
+        **asked,
+        "versions": {name: asdict(figures) for name, figures in versions.items()},
+    }
 
 
 def _measure_size(file: Path) -> int:

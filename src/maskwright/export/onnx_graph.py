@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import call_foreign
+from maskwright.models.encoding import call_foreign, has_segments
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.model import TaskModel
 
@@ -64,9 +64,8 @@ class LogitsOfPadded(nn.Module):
 
 def find_input_names(encoder: nn.Module) -> list[str]:
     """Segments are an input only where the encoder tells them apart."""
-    num_segments = getattr(getattr(encoder, "config", None), "type_vocab_size", 0)
     names = ["input_ids", "attention_mask"]
-    return [*names, "token_type_ids"] if isinstance(num_segments, int) and num_segments > 1 else names
+    return [*names, "token_type_ids"] if has_segments(encoder) else names
 
 
 @torch.no_grad()

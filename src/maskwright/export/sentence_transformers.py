@@ -25,7 +25,7 @@ from maskwright.export.comparison import (
 from maskwright.export.huggingface import complete_settings, refuse
 from maskwright.export.obstacles import find_pooling_obstacles
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_max_length
+from maskwright.models.encoding import find_max_length, has_segments
 from maskwright.models.sentence_files import describe_pooling, write_small_files
 from maskwright.models.transformers_loading import quiet_transformers
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -49,7 +49,7 @@ def export_sentence_transformers(
     assert isinstance(encoder, PackedEncoder)
     sample = choose_sample(texts, tokenizer, encoder)
     encoder.save_pretrained(folder)
-    tokenizer.save(folder)
+    tokenizer.save(folder, has_segments(encoder))
     complete_settings(folder, encoder, tokenizer)
     write_small_files(folder, describe_pooling(encoder.hidden_size, "mean", find_max_length(encoder)))
     read_back = type(encoder).from_pretrained(folder)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from maskwright.errors import InputError
 from maskwright.export.answers import Answer, Inputs, answer_with_torch
 from maskwright.export.checking import Agreement
 from maskwright.export.measuring import LATENCY_BATCHES, MEASURED_LENGTH, measure_latency_ms, name_inputs
-from maskwright.export.onnx import GRAPH_FILE, measure_versions, open_graphs
+from maskwright.export.onnx import GRAPH_FILE, describe_versions, measure_versions, open_graphs
 from maskwright.export.onnx_graph import check_packages, find_input_names
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.qa.question_answering import QuestionAnswering
@@ -89,14 +89,7 @@ def export_task_onnx(
     with open_graphs(model, tokenizer, folder, int8) as (place, agreement):
         versions = measure_versions(model, place, exam)
     _report(versions, agreement, exam, say)
-    return {
-        "largest_difference": agreement.largest_difference,
-        "longest_checked": agreement.longest,
-        "threads": torch.get_num_threads(),
-        "length": exam.length,
-        "num_texts": exam.num_texts,
-        "versions": {name: asdict(figures) for name, figures in versions.items()},
-    }
+    return describe_versions(versions, agreement, exam.length, num_texts=exam.num_texts)
 
 
 def _build_exam(model: TaskModel, tokenizer: Tokenizer, texts: Sequence[str], names: list[str]) -> _TaskExam:

@@ -17,12 +17,12 @@ from torch.nn.utils.rnn import pad_sequence
 from maskwright.errors import InputError, InputWarning
 from maskwright.inference.kind import Kind, Name, Prepared
 from maskwright.inference.samples import EncodedBatch, Sample
-from maskwright.inference.span_answers import Found, FoundSpan, SpanAnswer, rank_answers
 from maskwright.inference.texts import choose_max_length, encode_texts
 from maskwright.tasks.features import find_tokens_between
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.ner.token_head import TokenHead
 from maskwright.tasks.qa.contexts import EncodedContext, encode_contexts
+from maskwright.tasks.qa.span_answers import Found, FoundSpan, SpanAnswer, count_kept_spans, rank_answers
 from maskwright.tasks.qa.spans import OUTSIDE, find_best_spans
 from maskwright.tasks.qa.windows import MAX_ANSWER_LENGTH, MAX_QUESTION_LENGTH, NO_ANSWER, Window, WindowRule
 from maskwright.text.tokenizer import Tokenizer
@@ -32,8 +32,6 @@ QUESTION_ITEM = "question"
 _KEYS = ("question", "context")
 _USUAL_LENGTH = 384
 """Tokens of a window where none are asked for, as in the pipeline of transformers."""
-_SPARE_SPANS = 10
-"""Kept of a window beside twice those asked for, as different tokens may say the same words."""
 Asked = tuple[str, str]
 """A question and its context."""
 Reply = dict[str, Any] | list[dict[str, Any]]
@@ -135,7 +133,7 @@ class AnswerQuestions(Kind[Asked, Reply]):
             logits = self._task_head.transform(batch.hidden).float()
         padded = pad_sequence(logits.split(batch.lengths.tolist()), batch_first=True, padding_value=OUTSIDE)
         is_context = self._find_context(batch, padded)
-        num_spans = 2 * self.top_k + _SPARE_SPANS
+        num_spans = count_kept_spans(self.top_k)
         starts, ends = padded.unbind(-1)
         spans = find_best_spans(starts, ends, is_context, self.max_answer_length, num_spans)
         totals = padded.masked_fill(~is_context[..., None], OUTSIDE).logsumexp(1)

@@ -89,6 +89,12 @@ def find_hidden_size(encoder: nn.Module) -> int:
     )
 
 
+def has_segments(encoder: nn.Module) -> bool:
+    """Whether it tells the two texts of a pair apart by `token_type_ids`; others may refuse them."""
+    num_segments = getattr(getattr(encoder, "config", None), "type_vocab_size", 0)
+    return isinstance(num_segments, int) and num_segments > 1
+
+
 def find_max_length(encoder: nn.Module) -> int | None:
     """The longest input an encoder takes, if it says.
 

@@ -17,7 +17,7 @@ from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.electra import ELECTRA, ElectraConfig
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import encode
+from maskwright.models.encoding import encode, has_segments
 from maskwright.models.families import ELECTRA_FAMILY
 from maskwright.models.family import State
 from maskwright.models.pretrained import (
@@ -86,7 +86,7 @@ class TokenDetector(nn.Module):
         weights |= {_their_name(name): tensor for name, tensor in self.detection_head.state_dict().items()}
         write_model_folder(Path(folder), config, copy_to_cpu(weights))
         if tokenizer is not None:
-            as_tokenizer(tokenizer).save(Path(folder))
+            as_tokenizer(tokenizer).save(Path(folder), has_segments(encoder))
 
 
 def as_electra(encoder: PackedEncoder) -> ELECTRA:
@@ -98,8 +98,8 @@ def as_electra(encoder: PackedEncoder) -> ELECTRA:
         electra.load_state_dict(encoder.state_dict())
     else:
         raise InputError(
-            f"transformers has no {type(encoder).__name__} that detects replaced tokens; only one around BERT or"
-            " ELECTRA can be written in its layout"
+            f"transformers has no {type(encoder).__name__} that detects replaced tokens, only BERT and ELECTRA; export"
+            " the encoder alone --to sentence-transformers, a folder that its AutoModel reads too"
         )
     if electra.config.normalization_type != "layer_norm":
         raise InputError("transformers' ELECTRA has no RMSNorm; train with normalization_type=layer_norm to export")

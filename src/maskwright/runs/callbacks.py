@@ -8,7 +8,6 @@ import statistics
 
 from maskwright.errors import RunError
 from maskwright.runs.folder import RunFolder
-from maskwright.storage import write_text
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics
 from maskwright.training.checkpoints import Retention, find_resumable, name_best
@@ -21,8 +20,7 @@ class MetricsLog(Callback):
         self.run = run
 
     def on_train_begin(self) -> None:
-        kept = [line for line in self.run.read_metrics() if self._is_past(line)]
-        write_text(self.run.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+        self.run.keep_metrics(self._is_past)
 
     def _is_past(self, line: Metrics) -> bool:
         """The end of an epoch comes after the checkpoint of its last step, so it may have to be done again."""
@@ -96,6 +94,8 @@ class PeriodicCheckpoints(Callback):
 class RollBack(Callback):
     """Returns to the last checkpoint when the loss jumps, and goes on behind the batches that made it jump.
 
+    The lines of the steps that are undone leave metrics.jsonl, so it stands behind `MetricsLog`.
+
     A jump is measured against the last log lines: their mean and standard deviation.
     """
 
@@ -143,3 +143,11 @@ class RollBack(Callback):
             f" {statistics.fmean(self._losses):.3f}; going back to {checkpoint.name}, past the batches since"
         )
         self.trainer.roll_back(checkpoint)
+        if self.trainer.world.is_main:
+            self.run.keep_metrics(self._stands)
+
+    def _stands(self, line: Metrics) -> bool:
+        """Whether it tells of a step that was not undone; an evaluation inside an epoch is done again at its step."""
+        step = self.trainer.state.step
+        is_evaluation = "loss" not in line and "epoch_end" not in line
+        return line["step"] < step or (line["step"] == step and not is_evaluation)

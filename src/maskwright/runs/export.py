@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from maskwright.models.fine_tuned import find_task_architecture
 from maskwright.models.pretrained import read_own_settings, resolve_folder
 from maskwright.models.weights_reading import read_config
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.runs.export_detector import holds_detector, load_detector, write_detector_folder
 from maskwright.runs.export_task import check_task_target, read_task_origin, write_task_folder, write_task_onnx
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import load_model
@@ -87,7 +88,7 @@ def export_model(name: str, options: ExportOptions, say: Say) -> Path:
             f"{source.folder} was fine-tuned for similarity and is a folder of sentence-transformers as it is;"
             " use that one"
         )
-    write = _prepare_task(source, options) if find_task_architecture(config) else _prepare(name, source, options)
+    write = _choose_writer(name, config, source, options)
     texts = _read_texts(options.texts)
     if read_own_settings(config, "sentence_pairs"):
         say("the head for pairs of sentences stays behind; the encoder and the head for masked tokens are exported")
@@ -97,6 +98,26 @@ def export_model(name: str, options: ExportOptions, say: Say) -> Path:
         marker = {"maskwright": __version__, "to": options.target, "figures": figures}
         write_text(temporary / MARKER_FILE, json.dumps(marker, indent=2) + "\n")
     return folder
+
+
+def _choose_writer(name: str, config: Mapping[str, Any], source: _Source, options: ExportOptions) -> _Write:
+    if find_task_architecture(config):
+        return _prepare_task(source, options)
+    # The encoder alone goes to sentence-transformers, however it was trained.
+    if holds_detector(source.folder) and options.target != SENTENCE_TRANSFORMERS:
+        return _prepare_detector(source, options)
+    return _prepare(name, source, options)
+
+
+def _prepare_detector(source: _Source, options: ExportOptions) -> _Write:
+    """The writer of a detector of replaced tokens."""
+    detector = load_detector(source.folder, options.target, HUGGING_FACE)
+    tokenizer, origin = load_tokenizer(source.folder), _read_origin(source)
+
+    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
+        return write_detector_folder(detector, tokenizer, folder, name, source.run, origin, options.card, texts, say)
+
+    return write
 
 
 def _prepare_task(source: _Source, options: ExportOptions) -> _Write:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,11 @@ class RunFolder:
         if not self.metrics_file.is_file():
             return []
         return list(_parse_lines(self.metrics_file.read_text(encoding="utf-8", errors="replace")))
+
+    def keep_metrics(self, is_kept: Callable[[dict[str, float]], bool]) -> None:
+        """Drop the other lines of metrics.jsonl."""
+        kept = [line for line in self.read_metrics() if is_kept(line)]
+        write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
 
     def begin(self, config: Config, tokenizer: Tokenizer, data_fingerprint: str, overwrite: bool) -> None:
         """Write down what the run starts from; what a resumed run has already stays, and must be the same."""

@@ -43,6 +43,8 @@ _LABELS = (
     "is_duplicate",
     "quality",
 )
+_LABELS_OF_ONE_TEXT = {"category", "class", "intent", "sentiment", "emotion", "topic"}
+"""They say what a text is about, not whether two belong together."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,17 @@ def choose_texts(path: Path, found: Sequence[str], named: ColumnNames, needs_pai
 
 def find_label(found: Sequence[str], named: ColumnNames) -> str | None:
     """The column of the label; None where none is known by its name."""
+    return named.label or next(iter(_list_known_labels(found)), None)
+
+
+def list_pair_labels(found: Sequence[str]) -> list[str]:
+    """The columns whose names say how much two texts belong together, the likeliest first."""
+    return [name for name in _list_known_labels(found) if name.lower() not in _LABELS_OF_ONE_TEXT]
+
+
+def _list_known_labels(found: Sequence[str]) -> list[str]:
     spelt = {name.lower(): name for name in found}
-    return named.label or next((spelt[name] for name in _LABELS if name in spelt), None)
+    return [spelt[name] for name in _LABELS if name in spelt]
 
 
 def _choose_texts(

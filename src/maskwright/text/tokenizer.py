@@ -94,10 +94,11 @@ class Tokenizer:
     def token(self, token_id: int) -> str:
         return self.backend.id_to_token(int(token_id)) or f"<{int(token_id)}>"
 
-    def save(self, folder: str | Path, has_segments: bool = False) -> None:
+    def save(self, folder: str | Path, has_segments: bool | None = None) -> None:
         """Write `tokenizer.json` and the two small files `transformers` reads beside it.
 
-        A model that `has_segments` tells the two texts of a pair apart by them, so it must be given them.
+        A model that `has_segments` tells the two texts of a pair apart by them, so it must be given them; any other
+        refuses them. None: there is no model, and nothing is said.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,8 +108,9 @@ class Tokenizer:
         if others:
             names["additional_special_tokens"] = others
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names}
-        if has_segments:
-            settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        if has_segments is not None:
+            segments = ["token_type_ids"] if has_segments else []
+            settings["model_input_names"] = ["input_ids", *segments, "attention_mask"]
         write_text(folder / FAST_FILE, self.backend.to_str(pretty=True))
         write_text(folder / SETTINGS_FILE, json.dumps(settings, indent=2) + "\n")
         write_text(folder / NAMES_FILE, json.dumps(names, indent=2) + "\n")

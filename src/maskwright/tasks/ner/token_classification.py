@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch
@@ -19,34 +18,30 @@ from maskwright.errors import InputWarning
 from maskwright.objectives.loss import LossSums
 from maskwright.tasks.batch import fill_missing, find_asked
 from maskwright.tasks.config import TaskConfig
-from maskwright.tasks.labels import find_class, list_names, number_classes, read_classes
+from maskwright.tasks.labels import find_class, list_names, number_classes
 from maskwright.tasks.ner.entity_counts import EntityCounter
 from maskwright.tasks.ner.entity_scores import compute_entity_scores
 from maskwright.tasks.ner.features import TaggedDocument
 from maskwright.tasks.ner.schemes import list_classes
 from maskwright.tasks.ner.tagged_sentences import TaggedSentence
+from maskwright.tasks.one_class import OneClassTask
 from maskwright.tasks.pooling import pool
 from maskwright.tasks.scores import compute_f1, compute_macro_f1
 from maskwright.tasks.sequence.class_weights import weigh_classes
 from maskwright.tasks.sequence.classification import score_each
-from maskwright.tasks.task import Scores, Task
+from maskwright.tasks.task import Scores
 
 
-class TokenClassification(Task):
-    """Cross-entropy of the first piece of each word; the mean is over words, whatever their weight."""
+class TokenClassification(OneClassTask):
+    """Asked about the first piece of each word."""
 
     default_metric = "f1"
-    class_weights: Tensor | None
 
     def __init__(
         self, classes: Sequence[str], class_weights: Sequence[float] | None = None, label_smoothing: float = 0.0
     ) -> None:
-        super().__init__()
-        self.classes = tuple(classes)
-        self.label_smoothing = label_smoothing
+        super().__init__(classes, class_weights, label_smoothing)
         self.counter = EntityCounter(classes)
-        weights = None if class_weights is None else torch.tensor(class_weights)
-        self.register_buffer("class_weights", weights, persistent=False)
 
     @classmethod
     def from_examples(cls, examples: Sequence[TaggedSentence], config: TaskConfig) -> TokenClassification:
@@ -57,14 +52,6 @@ class TokenClassification(Task):
         if config.class_weights is not None:
             weights = weigh_classes(config.class_weights, {name: max(counts[name], 1) for name in classes})
         return cls(classes, weights, config.label_smoothing)
-
-    @classmethod
-    def from_description(cls, config: Mapping[str, Any]) -> TokenClassification:
-        return cls(read_classes(config))
-
-    @property
-    def num_outputs(self) -> int:
-        return len(self.classes)
 
     @property
     def num_figures(self) -> int:
@@ -105,14 +92,7 @@ class TokenClassification(Task):
     def loss_sums(self, logits: Tensor, targets: Tensor) -> LossSums:
         """Logits (B, N, W, C) against targets (B, N, W, 2)."""
         is_asked, wanted = find_asked(targets), targets[..., 1].long()
-        loss = F.cross_entropy(
-            logits.float().flatten(0, 2),
-            wanted.flatten(),
-            weight=self.class_weights,
-            reduction="sum",
-            ignore_index=IGNORED_LABEL,
-            label_smoothing=self.label_smoothing,
-        )
+        loss = self.sum_cross_entropy(logits, wanted)
         with torch.no_grad():
             predicted = logits.argmax(-1)
             entities = self.counter(predicted, wanted, is_asked).flatten()

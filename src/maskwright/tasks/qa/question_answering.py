@@ -5,7 +5,9 @@ B rows, S row length, N documents of a row, K spans kept of a window.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import sys
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -20,13 +22,13 @@ from maskwright.tasks.batch import find_asked
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.qa.features import AskedWindow
 from maskwright.tasks.qa.questions import Question
+from maskwright.tasks.qa.span_answers import Found, FoundSpan, SpanAnswer, count_kept_spans, rank_answers
 from maskwright.tasks.qa.spans import OUTSIDE, Spans, arrange_documents, find_best_spans, find_context_tokens
 from maskwright.tasks.qa.squad_scores import Reply, score_replies
 from maskwright.tasks.qa.windows import MAX_ANSWER_LENGTH, NO_ANSWER
 from maskwright.tasks.task import Scores, Task
 
-NUM_SPANS = 20
-"""Spans kept of each window for the final evaluation."""
+_NUM_SPANS = count_kept_spans(top_k=1)
 
 
 class QuestionAnswering(Task):
@@ -84,12 +86,13 @@ class QuestionAnswering(Task):
         return LossSums(0.5 * loss[None], is_asked.sum()[None], figures)
 
     def condense(self, logits: Tensor) -> Tensor:
-        """(B, N, 1 + K, 3): score, first and last token of no answer, then of the best spans."""
-        spans = self._find_spans(logits, NUM_SPANS)
+        """(B, N, 2 + K, 3): logits of no answer, the context's totals, then score, first and last token of spans."""
+        spans = self._find_spans(logits, _NUM_SPANS)
         kept = torch.stack([spans.scores, spans.starts.float(), spans.ends.float()], dim=-1)
-        nothing = torch.full_like(kept[..., :1, :], NO_ANSWER)
-        nothing[..., 0, 0] = _score_nothing(logits)
-        return torch.cat([nothing, kept], dim=-2)
+        sides, is_context = logits[..., :2], logits[..., 2:] > 0
+        total = sides.masked_fill(~is_context, OUTSIDE).logsumexp(-2)
+        head = torch.stack([sides[..., NO_ANSWER, :], total], dim=-2)
+        return torch.cat([F.pad(head, (0, 1)), kept], dim=-2)
 
     def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The first and the last token of the best answer to each window, (B, N) both."""
@@ -109,7 +112,7 @@ class QuestionAnswering(Task):
         return {"loss": loss_sum / num_windows, "window_exact": exact / num_windows, "window_f1": f1 / num_windows}
 
     def score_answers(self, answers: Tensor, targets: Tensor, examples: Sequence[AskedWindow]) -> Scores:
-        """SQuAD's own scores, over questions."""
+        """SQuAD's own scores, over questions, of the answers that `pipeline("qa")` gives."""
         pairs = zip(examples, answers.tolist(), strict=True)
         groups = groupby(pairs, key=lambda pair: id(pair[0].question))
         return score_replies([_reply(list(group)) for _, group in groups])
@@ -129,20 +132,27 @@ def _score_nothing(logits: Tensor) -> Tensor:
 
 
 def _reply(windows: Sequence[tuple[AskedWindow, list[list[float]]]]) -> Reply:
-    """The best span of all windows of a question, against the window that speaks most for an answer."""
+    """The best answer in all windows of a question, against none."""
     question = windows[0][0].question
-    nothing = min(kept[0][0] for _, kept in windows)
-    candidates = [one for asked, kept in windows for one in _list_texts(asked, kept[1:])]
-    score, text = max(candidates, key=lambda one: one[0], default=(OUTSIDE, ""))
-    return Reply(text, nothing - score, question.answers)
+    found = [_read_found(kept) for _, kept in windows]
+    ranked = rank_answers([asked.window for asked, _ in windows], found, may_be_unanswered=True)
+    nothing = next(one for one in ranked if one.start == one.end)
+    best = next((one for one in ranked if one.start < one.end), None)
+    if best is None:
+        return Reply("", math.inf, question.answers)
+    return Reply(question.context[best.start : best.end], _compute_margin(nothing, best), question.answers)
 
 
-def _list_texts(asked: AskedWindow, kept: Iterable[Sequence[float]]) -> list[tuple[float, str]]:
-    """Scores and texts of spans; a token without characters is no answer."""
-    found = []
-    for score, first, last in kept:
-        if score > OUTSIDE:
-            start, stop = asked.window.find_characters(int(first), int(last))
-            if start < stop:
-                found.append((score, asked.question.context[start:stop]))
-    return found
+def _compute_margin(nothing: SpanAnswer, best: SpanAnswer) -> float:
+    """The logarithm of how much more probable no answer is; a probability may be too small for a number."""
+    least = sys.float_info.min
+    return math.log(max(nothing.score, least)) - math.log(max(best.score, least))
+
+
+def _read_found(kept: Sequence[Sequence[float]]) -> Found:
+    nothing, total, *spans = kept
+    return Found(
+        (nothing[0], nothing[1]),
+        (total[0], total[1]),
+        [FoundSpan(score, int(first), int(last)) for score, first, last in spans],
+    )

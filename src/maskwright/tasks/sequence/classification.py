@@ -3,48 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskwright.batch import IGNORED_LABEL
 from maskwright.objectives.loss import LossSums
 from maskwright.tasks.batch import find_asked
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
-from maskwright.tasks.labels import (
-    collect_classes,
-    describe_shares,
-    find_class,
-    number_classes,
-    read_classes,
-    read_label,
-)
+from maskwright.tasks.labels import collect_classes, describe_shares, find_class, number_classes, read_label
+from maskwright.tasks.one_class import OneClassTask
 from maskwright.tasks.scores import compute_f1, compute_macro_f1, compute_matthews
 from maskwright.tasks.sequence.calibration import calibrate
 from maskwright.tasks.sequence.class_weights import weigh_classes
-from maskwright.tasks.task import Scores, Task
+from maskwright.tasks.task import Scores
 
 PROBLEM_TYPE = "single_label_classification"
 
 
-class Classification(Task):
-    """Cross-entropy, weighted by class where weights are given; the mean is over examples, whatever their weight."""
+class Classification(OneClassTask):
+    """Asked about whole examples."""
 
     default_metric = "accuracy"
-    class_weights: Tensor | None
-
-    def __init__(
-        self, classes: Sequence[str], class_weights: Sequence[float] | None = None, label_smoothing: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.classes = tuple(classes)
-        self.label_smoothing = label_smoothing
-        weights = None if class_weights is None else torch.tensor(class_weights)
-        self.register_buffer("class_weights", weights, persistent=False)
 
     @classmethod
     def from_examples(cls, examples: Sequence[Example], config: TaskConfig) -> Classification:
@@ -56,14 +39,6 @@ class Classification(Task):
             counts = Counter(labels)
             weights = weigh_classes(config.class_weights, {name: counts[name] for name in classes})
         return cls(classes, weights, config.label_smoothing)
-
-    @classmethod
-    def from_description(cls, config: Mapping[str, Any]) -> Classification:
-        return cls(read_classes(config))
-
-    @property
-    def num_outputs(self) -> int:
-        return len(self.classes)
 
     @property
     def num_figures(self) -> int:
@@ -77,19 +52,11 @@ class Classification(Task):
 
     def loss_sums(self, logits: Tensor, targets: Tensor) -> LossSums:
         """Logits (B, N, C) against targets (B, N)."""
-        flat_logits, flat_targets = logits.float().flatten(0, 1), targets.flatten()
-        loss = F.cross_entropy(
-            flat_logits,
-            flat_targets,
-            weight=self.class_weights,
-            reduction="sum",
-            ignore_index=IGNORED_LABEL,
-            label_smoothing=self.label_smoothing,
-        )
+        loss = self.sum_cross_entropy(logits, targets)
         is_asked = find_asked(targets).flatten()
         with torch.no_grad():
-            actual = F.one_hot(flat_targets.clamp(min=0), self.num_outputs) * is_asked[:, None]
-            predicted = F.one_hot(flat_logits.argmax(-1), self.num_outputs) * is_asked[:, None]
+            actual = F.one_hot(targets.flatten().clamp(min=0), self.num_outputs) * is_asked[:, None]
+            predicted = F.one_hot(logits.argmax(-1).flatten(), self.num_outputs) * is_asked[:, None]
             figures = torch.stack([actual * predicted, predicted, actual]).sum(1).flatten()
         return LossSums(loss[None], is_asked.sum()[None], figures)
 

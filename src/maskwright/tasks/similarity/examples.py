@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
-from maskwright.tasks.columns import ColumnNames, choose_texts, find_label
+from maskwright.tasks.columns import ColumnNames, choose_texts, list_pair_labels
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import NO_CONSENSUS, read_text
+from maskwright.tasks.labels import list_names
 from maskwright.tasks.tables import Record, Table, read_table
 
 CONTRASTIVE, COSINE = "contrastive", "cosine"
@@ -52,15 +53,18 @@ class SimilarityFile:
     """From this label on pairs belong together."""
     left_out: dict[str, int]
     """How many records are not among the examples, by reason."""
+    ignored: tuple[str, ...] = ()
+    """Columns that are neither text nor label."""
 
     def describe(self) -> str:
-        texts = ", ".join(f"'{name}'" for name in self.columns)
+        texts, ignored = ([f"'{name}'" for name in names] for names in (self.columns, self.ignored))
         label = "no label" if self.label_column is None else f"label '{self.label_column}'"
         if self.least is not None:
             num_belonging = sum(example.belongs for example in self.examples)
             label += f" ({num_belonging:,} of {self.least:g} or more belong together)"
         tail = "".join(f"; {count:,} {reason} left out" for reason, count in self.left_out.items() if count)
-        return f"{len(self.examples):,} pairs of {self.path}, texts {texts}, {label}{tail}"
+        tail += f"; ignored columns: {list_names(ignored)}" if ignored else ""
+        return f"{len(self.examples):,} pairs of {self.path}, texts {', '.join(texts)}, {label}{tail}"
 
     def check_same_form(self, other: SimilarityFile) -> None:
         """Pairs to learn from and pairs to judge by may differ in all but being pairs, which `read` sees to."""
@@ -72,7 +76,7 @@ def read_similarity(path: str | Path, config: TaskConfig) -> SimilarityFile:
     named = ColumnNames(config.text_column, config.second_column, config.label_column)
     first, second = choose_texts(table.path, table.columns, named, needs_pair=True)
     assert second is not None
-    label_column = find_label(table.columns, named)
+    label_column = config.label_column or _find_label(table)
     learns_scores = config.loss == COSINE
     if learns_scores and label_column is None:
         raise InputError(
@@ -97,7 +101,17 @@ def read_similarity(path: str | Path, config: TaskConfig) -> SimilarityFile:
         "without an agreed label": len(table.records) - len(decided),
         "that do not belong together": len(with_texts) - len(kept),
     }
-    return SimilarityFile(table.path, columns, label_column, kept, None if learns_scores else least, left_out)
+    ignored = tuple(name for name in table.columns if name not in (*columns, label_column))
+    return SimilarityFile(table.path, columns, label_column, kept, None if learns_scores else least, left_out, ignored)
+
+
+def _find_label(table: Table) -> str | None:
+    """By name and content; where the content of none is a label, the first name, whose records are then refused."""
+    known = list_pair_labels(table.columns)
+    has_labels = (
+        name for name in known if any(_parse_label(record.values.get(name)) is not None for record in table.records)
+    )
+    return next(has_labels, next(iter(known), None))
 
 
 def _choose_negative(table: Table, config: TaskConfig, is_trained_on: bool) -> tuple[str, ...]:
@@ -122,19 +136,22 @@ def _build_example(
 
 def _read_label(record: Record, column: str) -> float:
     value = record.values.get(column)
-    name = str(value).strip().lower()
-    if name in _NAMED_LABELS:
-        return _NAMED_LABELS[name]
-    try:
-        number = float(name)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+    label = _parse_label(value)
+    if label is None:
         raise InputError(
             f"{record.place} has the label {value!r} in '{column}'; similarity learns from numbers and from entailment,"
-            " duplicate and their opposites: rewrite it or name another --label-column"
+            " duplicate and their opposites: rewrite it, take the column out or name another --label-column"
         )
-    return number
+    return label
+
+
+def _parse_label(value: Any) -> float | None:
+    name = str(value).strip().lower()
+    try:
+        number = _NAMED_LABELS[name] if name in _NAMED_LABELS else float(name)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _find_least(labels: Sequence[float], path: Path, may_be_any: bool) -> float:

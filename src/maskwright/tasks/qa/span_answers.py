@@ -11,6 +11,9 @@ from maskwright.tasks.qa.answer_search import Span
 from maskwright.tasks.qa.spans import OUTSIDE
 from maskwright.tasks.qa.windows import Window
 
+_SPARE_SPANS = 10
+"""Kept of a window beside twice those asked for, as different tokens may say the same words."""
+
 
 class FoundSpan(NamedTuple):
     score: float
@@ -36,6 +39,11 @@ class SpanAnswer:
     start: int
     end: int
     """Characters of the context; both 0 for no answer."""
+
+
+def count_kept_spans(top_k: int) -> int:
+    """Spans of each window that the best answers are found among, as many as in the pipeline of transformers 4."""
+    return 2 * top_k + _SPARE_SPANS
 
 
 def rank_answers(windows: Sequence[Window], found: Sequence[Found], may_be_unanswered: bool) -> list[SpanAnswer]:
