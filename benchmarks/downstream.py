@@ -1,9 +1,10 @@
 """What pre-training is worth: the same encoder fine-tuned from its weights and from random ones, on real tasks.
 
-Every task is a `maskwright finetune` command over several seeds, run from both folders (or from that of --against, such
-as an encoder that another recipe trained); the table has the mean of the held-out metric, its spread over the seeds,
-and a paired interval of the difference. DATA is a folder with glue/, ner/, qa/ and stsbenchmark/ in their published
-layouts; what has no held-out file is split by a fixed share.
+Every task is a `maskwright finetune` command over several seeds, run from both folders (or from that of --against,
+such as an encoder that another recipe trained), with each of the learning rates given; a side shows the one that suits
+it best, since weights of different size want different steps. The table has the mean of the held-out metric, its
+spread over the seeds, and a paired interval of the difference. DATA is a folder with glue/, ner/, qa/ and
+stsbenchmark/ in their published layouts; what has no held-out file is split by a fixed share.
 
     python benchmarks/downstream.py --model runs/small/model --data tasks --seeds 3
 """
@@ -29,6 +30,8 @@ from maskwright.models.pretrained import load_encoder
 from maskwright.text.tokenizer import load_tokenizer
 
 HELD_OUT_SHARE = 0.2
+Results = dict[tuple[str, str, str], list[float]]
+"""The metric of every seed, by task, side and learning rate."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +100,15 @@ def find_files(task: Task, data: Path, folder: Path) -> tuple[Path, Path]:
     return task.split(data / task.train, folder)
 
 
-def run_task(name: str, side: str, model: Path, arguments: argparse.Namespace) -> list[float]:
+def run_task(name: str, side: str, model: Path, rate: str, arguments: argparse.Namespace) -> list[float]:
     """The metric of every seed."""
     task = TASKS[name]
     slug = name.lower().replace(" ", "-")
     train, validation = find_files(task, arguments.data, arguments.out / "parts" / slug)
-    out = arguments.out / side / slug
+    out = arguments.out / side / f"{slug}-{rate}"
     words = ["finetune", task.kind, "--model", model, "--train", train, "--validation", validation, "--out", out]
     words += ["--seeds", arguments.seeds, "--batch-size", arguments.batch_size, *task.options]
-    words += ["--learning-rate", arguments.learning_rate, *arguments.options]
+    words += ["--learning-rate", rate, *arguments.options]
     if not (out / "seeds.json").is_file():
         command = [sys.executable, "-m", "maskwright", *map(str, words)]
         environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
@@ -113,6 +116,21 @@ def run_task(name: str, side: str, model: Path, arguments: argparse.Namespace) -
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}")
     return [seed[task.metric] for seed in json.loads((out / "seeds.json").read_text())["seeds"]]
+
+
+def show(results: Results, tasks: Sequence[str], sides: Sequence[str], rates: Sequence[str]) -> None:
+    """A line for each task, with every side's best learning rate."""
+    print(f"{'':<14}{'metric':<11}{'n seeds':>7}{sides[0]:>25}{sides[1]:>25}{'difference':>22}")
+    for name in tasks:
+        line = f"{name:<14}{TASKS[name].metric:<11}"
+        best = [max(rates, key=lambda rate, side=side: statistics.fmean(results[name, side, rate])) for side in sides]
+        runs = [results[name, side, rate] for side, rate in zip(sides, best, strict=True)]
+        line += f"{len(runs[0]):>7}"
+        for values, rate in zip(runs, best, strict=True):
+            line += f"{f'{statistics.fmean(values):.3f} ± {statistics.stdev(values):.3f} ({rate})':>25}"
+        differences = np.subtract(*runs)
+        interval = compute_seed_interval(differences)
+        print(line + f"{f'{differences.mean():+.3f} ± {(interval.high - interval.low) / 2:.3f}':>22}")
 
 
 def main() -> None:
@@ -124,7 +142,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=["SST-2", "WNUT-17", "SQuAD part", "STS-B"], choices=list(TASKS))
     parser.add_argument("--seeds", type=int, default=3, choices=range(2, 11), metavar="2..10")
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--learning-rate", default="1e-4")
+    parser.add_argument("--learning-rates", nargs="+", default=["1e-4", "5e-4", "1e-3"], help="a side shows its best")
     parser.add_argument("--jobs", type=int, default=1, help="fine-tunings at a time")
     parser.add_argument("--threads", type=int, default=2, help="of each")
     parser.add_argument("--json", type=Path)
@@ -132,22 +150,13 @@ def main() -> None:
     arguments = parser.parse_args()
     other = arguments.against or build_random(arguments.model, arguments.out / "random")
     sides = {"model": arguments.model, "against" if arguments.against else "random": other}
-    work = [(name, side) for name in arguments.tasks for side in sides]
+    work = [(name, side, rate) for name in arguments.tasks for side in sides for rate in arguments.learning_rates]
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        futures = {(name, side): pool.submit(run_task, name, side, sides[side], arguments) for name, side in work}
+        futures = {key: pool.submit(run_task, key[0], key[1], sides[key[1]], key[2], arguments) for key in work}
         results = {key: future.result() for key, future in futures.items()}
-    names = list(sides)
-    print(f"{'':<14}{'metric':<11}{'n seeds':>7}{names[0]:>18}{names[1]:>18}{'difference':>22}")
-    record = {}
-    for name in arguments.tasks:
-        first, second = (results[name, side] for side in names)
-        differences = [a - b for a, b in zip(first, second, strict=True)]
-        cells = [f"{statistics.fmean(one):.3f} ± {statistics.stdev(one):.3f}" for one in (first, second)]
-        interval = compute_seed_interval(np.array(differences))
-        gain = f"{statistics.fmean(differences):+.3f} ± {(interval.high - interval.low) / 2:.3f}"
-        print(f"{name:<14}{TASKS[name].metric:<11}{len(first):>7}{cells[0]:>18}{cells[1]:>18}{gain:>22}")
-        record[name] = {"metric": TASKS[name].metric, names[0]: first, names[1]: second}
+    show(results, arguments.tasks, list(sides), arguments.learning_rates)
     if arguments.json:
+        record = {f"{name}, {side}, {rate}": values for (name, side, rate), values in results.items()}
         arguments.json.write_text(json.dumps(record, indent=2) + "\n")
 
 
