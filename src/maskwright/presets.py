@@ -26,7 +26,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         },
         "tokenizer": {"type": "wordpiece", "vocab_size": 4096},
         "data": {"train": "builtin:python", "validation_share": 0.08, "max_length": 64},
-        "masking": {"ratio": 0.30, "final_ratio": 0.15, "ratio_schedule": "linear"},
+        "masking": {"ratio": 0.30},
         "optimizer": {
             "type": "muon",
             "learning_rate": 5e-3,

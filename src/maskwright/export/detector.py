@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import torch
 import yaml
-from torch import Tensor
 
 from maskwright.export.card import (
     CardOptions,
@@ -21,23 +19,14 @@ from maskwright.export.card import (
     show_code,
 )
 from maskwright.export.comparison import (
-    OWN_READER,
     Comparison,
-    Sample,
-    check_equal,
-    check_tokenizer,
-    choose_sample,
-    compare,
-    find_reader,
     split_rows,
 )
-from maskwright.export.huggingface import NEEDS_TRANSFORMERS, check_type, complete_settings, refuse
+from maskwright.export.huggingface import TheirLayout, refuse, write_compared
 from maskwright.export.markdown import build_table, escape
 from maskwright.export.obstacles import find_encoder_obstacles
-from maskwright.models.transformers_loading import quiet_transformers
 from maskwright.objectives.token_detector import TokenDetector
 from maskwright.text.tokenizer import Tokenizer
-from maskwright.training.modes import evaluation_mode
 
 _FIGURES = {"replaced_accuracy": "right answers", "replaced_auc": "area under the ROC curve"}
 
@@ -47,36 +36,8 @@ def export_detector(
 ) -> Comparison:
     """Write the folder, read it back and compare logits on the texts, as `export_huggingface` does."""
     refuse("Hugging Face's layout", find_encoder_obstacles(detector.encoder))
-    sample = choose_sample(texts, tokenizer, detector.encoder)
-    detector.save_pretrained(folder, tokenizer)
-    check_type(folder)
-    complete_settings(folder, detector.encoder, tokenizer)
-    read_back = TokenDetector.from_pretrained(folder)
-    say(f"{OWN_READER}: {check_equal(detector, read_back, folder)} tensors are bit-equal")
-    reader = find_reader("transformers")
-    if reader is None:
-        found, reader = _compute_logits(read_back, sample), OWN_READER
-        say(f"transformers is not installed, so the comparison is with {OWN_READER} only; {NEEDS_TRANSFORMERS}")
-    else:
-        found = _compute_their_logits(folder, sample)
-    expected = split_rows(_compute_logits(detector, sample), sample)
-    comparison = compare(reader, expected, split_rows(found, sample), sample)
-    say(comparison.describe("logits"))
-    return comparison
-
-
-@torch.no_grad()
-def _compute_logits(detector: TokenDetector, sample: Sample) -> Tensor:
-    with evaluation_mode(detector):
-        return detector(**sample.pad()).logits
-
-
-@torch.no_grad()
-def _compute_their_logits(folder: Path, sample: Sample) -> Tensor:
-    with quiet_transformers() as transformers:
-        check_tokenizer(sample, folder)
-        theirs = transformers.ElectraForPreTraining.from_pretrained(str(folder)).eval()
-        return theirs(**sample.pad()).logits
+    layout = TheirLayout("ElectraForPreTraining", TokenDetector.from_pretrained, split_rows)
+    return write_compared(detector, tokenizer, folder, layout, texts=texts, say=say)
 
 
 def build_detector_card(

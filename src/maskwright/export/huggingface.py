@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from maskwright.text.tokenizer import Tokenizer
 from maskwright.text.tokenizer_files import SETTINGS_FILE
 from maskwright.training.modes import evaluation_mode
 
-NEEDS_TRANSFORMERS = "pip install 'maskwright[hf]' to compare with transformers as well"
+_NEEDS_TRANSFORMERS = "pip install 'maskwright[hf]' to compare with transformers as well"
 
 
 def export_huggingface(
@@ -50,20 +51,45 @@ def export_huggingface(
     A model that the layout cannot hold is an `InputError`, an answer that differs a `RunError`.
     """
     refuse("Hugging Face's layout", find_obstacles(model))
+    layout = TheirLayout("AutoModelForMaskedLM", MaskedLanguageModel.from_pretrained, split_rows)
+    return write_compared(model, tokenizer, folder, layout, texts=texts, say=say)
+
+
+@dataclass(frozen=True)
+class TheirLayout:
+    """How a model that was written is read again, by them and by us."""
+
+    architecture: str
+    """Their class."""
+    read: Callable[[Path], nn.Module]
+    split: Callable[[Tensor, Sample], list[Tensor]]
+    """One tensor to a text from the logits, without padding."""
+
+
+def write_compared(
+    model: Any,
+    tokenizer: Tokenizer,
+    folder: Path,
+    layout: TheirLayout,
+    *,
+    texts: Sequence[str],
+    say: Callable[[str], None],
+) -> Comparison:
+    """Write a model that has `save_pretrained`, read it back, and compare its logits with those of their class."""
     sample = choose_sample(texts, tokenizer, model.encoder)
     model.save_pretrained(folder, tokenizer)
-    check_type(folder)
+    _check_type(folder)
     complete_settings(folder, model.encoder, tokenizer)
-    read_back = MaskedLanguageModel.from_pretrained(folder)
+    read_back = layout.read(folder)
     say(f"{OWN_READER}: {check_equal(model, read_back, folder)} tensors are bit-equal")
-    expected = split_rows(_compute_logits(model, sample), sample)
     reader = find_reader("transformers")
     if reader is None:
         found, reader = _compute_logits(read_back, sample), OWN_READER
-        say(f"transformers is not installed, so the comparison is with {OWN_READER} only; {NEEDS_TRANSFORMERS}")
+        say(f"transformers is not installed, so the comparison is with {OWN_READER} only; {_NEEDS_TRANSFORMERS}")
     else:
-        found = _compute_their_logits(folder, sample)
-    comparison = compare(reader, expected, split_rows(found, sample), sample)
+        found = _compute_their_logits(layout.architecture, folder, sample)
+    expected = layout.split(_compute_logits(model, sample), sample)
+    comparison = compare(reader, expected, layout.split(found, sample), sample)
     say(comparison.describe("logits"))
     return comparison
 
@@ -73,7 +99,7 @@ def refuse(layout: str, obstacles: Sequence[str]) -> None:
         raise InputError(f"{layout} cannot hold this model: {'; '.join(obstacles)}")
 
 
-def check_type(folder: Path) -> None:
+def _check_type(folder: Path) -> None:
     """Saving has the last word on what their layout can hold."""
     model_type = str(read_json(folder / CONFIG_FILE)["model_type"])
     if model_type.startswith(OWN_TYPE_PREFIX):
@@ -100,17 +126,20 @@ def _write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def _compute_logits(model: MaskedLanguageModel, sample: Sample) -> Tensor:
+def _compute_logits(model: nn.Module, sample: Sample) -> Tensor:
     device = next(model.parameters()).device
     with evaluation_mode(model):
-        logits = model(**{name: tensor.to(device) for name, tensor in sample.pad().items()}).logits
-    assert logits is not None
+        logits: Tensor = model(**{name: tensor.to(device) for name, tensor in sample.pad().items()}).logits
     return logits
 
 
 @torch.no_grad()
-def _compute_their_logits(folder: Path, sample: Sample) -> Tensor:
+def _compute_their_logits(architecture: str, folder: Path, sample: Sample) -> Tensor:
     with quiet_transformers() as transformers:
         check_tokenizer(sample, folder)
-        theirs = transformers.AutoModelForMaskedLM.from_pretrained(str(folder)).eval()
-        return theirs(**sample.pad()).logits
+        theirs = getattr(transformers, architecture).from_pretrained(str(folder)).eval()
+        output: Any = theirs(**sample.pad())
+    if "start_logits" in output:
+        return torch.stack([output.start_logits, output.end_logits], dim=-1)
+    logits: Tensor = output.logits
+    return logits
