@@ -15,7 +15,7 @@ from prestarted import Child, Prestarted
 from safetensors.torch import load
 
 MAX_STEPS = 48
-_TIMED = ("tokens_per_s", "data_wait", "elapsed_s", "seconds")
+_TIMED = ("tokens_per_s", "data_wait", "elapsed_s", "seconds", "first_step_s")
 _RESUMED = re.compile(r"resuming .* from step (\d+)")
 _WORDS = ("the", "cat", "dog", "sees", "follows", "river", "house", "bird", "old", "red", "green", "rain", "road")
 _COMMAND = "prestarted:run_command"

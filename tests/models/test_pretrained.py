@@ -10,6 +10,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.families import FAMILIES, family_of
+from maskwright.models.modernbert import ModernBERT
 from maskwright.models.pretrained import resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 
@@ -48,6 +49,18 @@ def test_encoder_alone_round_trip_is_bit_equal(model, tmp_path):
     loaded = type(model.encoder).from_pretrained(tmp_path)
     assert torch.equal(loaded(IDS).last_hidden_state, model.encoder(IDS).last_hidden_state)
     assert loaded.config == model.encoder.config
+
+
+@pytest.mark.parametrize(("written", "read"), [("mean", "mean"), ("cls", "cls"), (None, "cls")])
+def test_what_a_classifier_reads_stays_with_a_modernbert(tmp_path, written, read):
+    encoder = ModernBERT.from_variant("tiny", **SMALL)
+    assert encoder.config.classifier_pooling == "mean"
+    encoder.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    assert settings.pop("classifier_pooling") == "mean"
+    given = {} if written is None else {"classifier_pooling": written}
+    (tmp_path / "config.json").write_text(json.dumps(settings | given))
+    assert ModernBERT.from_pretrained(tmp_path).config.classifier_pooling == read
 
 
 def test_encoder_can_be_taken_out_of_a_whole_model_folder(model, tmp_path):

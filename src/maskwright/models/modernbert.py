@@ -34,6 +34,8 @@ class ModernBertConfig:
     norm_bias: bool = False
     classifier_bias: bool = False
     """Whether the first product of a prediction head has a bias."""
+    classifier_pooling: str = "cls"
+    """What a classifier reads of a text: its first token (where a file says nothing) or the mean of all."""
     embedding_dropout: float = 0.0
     attention_dropout: float = 0.0
     mlp_dropout: float = 0.0
@@ -89,11 +91,12 @@ class ModernBERT(PackedEncoder):
     """`from_variant`: `tiny` 4x256, `small` 6x512, and the published `base` 22x768 and `large` 28x1024."""
 
     config_class = ModernBertConfig
+    # The first token learns nothing of a text from masked tokens; the published models read the mean too.
     variants: ClassVar = {
-        "tiny": build_shape(4, 256, 4, intermediate_size=384),
-        "small": build_shape(6, 512, 8, intermediate_size=768),
-        "base": build_shape(22, 768, 12, intermediate_size=1152),
-        "large": build_shape(28, 1024, 16, intermediate_size=2624),
+        "tiny": {**build_shape(4, 256, 4, intermediate_size=384), "classifier_pooling": "mean"},
+        "small": {**build_shape(6, 512, 8, intermediate_size=768), "classifier_pooling": "mean"},
+        "base": {**build_shape(22, 768, 12, intermediate_size=1152), "classifier_pooling": "mean"},
+        "large": {**build_shape(28, 1024, 16, intermediate_size=2624), "classifier_pooling": "mean"},
     }
 
     def __init__(self, config: ModernBertConfig) -> None:
