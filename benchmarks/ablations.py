@@ -32,6 +32,7 @@ from maskwright.cli.settings import load_settings
 from maskwright.evaluation.minimal_pairs import judge_pairs, read_pairs
 from maskwright.evaluation.statistics import compute_seed_interval
 from maskwright.runs.model import load_model
+from maskwright.training.device import choose_device
 
 Figures = dict[str, float]
 
@@ -66,7 +67,7 @@ def measure(arguments: argparse.Namespace, data: dict[str, str], words: list[str
 def judge(folder: Path, arguments: argparse.Namespace) -> float:
     model, tokenizer = load_model(str(folder))
     pairs = [pair for file in arguments.pairs for pair in read_pairs([file])[: arguments.most_pairs]]
-    verdicts = judge_pairs(model.to(arguments.device), tokenizer, pairs)
+    verdicts = judge_pairs(model.to(choose_device(arguments.device)), tokenizer, pairs)
     return float(verdicts.points[verdicts.fits].mean())
 
 
