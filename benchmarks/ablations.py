@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 from ablation_topics import INCOMPARABLE, RECIPE, TOPICS
-from learn import free_memory, prepare_texts
+from learn import prepare_texts
 from rich.console import Console
 from scipy.stats import ttest_rel
+from train_step import free_memory
 
 import maskwright as mw
 from maskwright.cli.settings import load_settings

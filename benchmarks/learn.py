@@ -6,7 +6,7 @@ is a recipe, run for each of --budgets: SECONDS or SECONDSxSEEDS. Compiling coun
 time of the first step; reading data and evaluating do not count either. Both are asked the same questions: fixed masks
 on 15% of the held-out tokens, and minimal pairs where files of them are given. `ratio` is the peer's seconds over
 those of the smallest budget whose mean loss is not above the peer's. What was run already with the same --out is not
-run again.
+run again, so another recipe or --set wants another --out.
 
     python benchmarks/learn.py --train train.jsonl.zst --validation valid.jsonl.zst --tokenizer bert-base-uncased \
         --pairs blimp/*.jsonl --budgets 20x3 240 --out runs/learn
@@ -15,7 +15,6 @@ run again.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import statistics
 import time
@@ -28,9 +27,10 @@ import numpy as np
 import torch
 from learn_peer import PeerSettings, train_peer
 from rich.console import Console
+from train_step import free_memory
 
 import maskwright as mw
-from maskwright.config import load_config
+from maskwright.cli.settings import load_settings
 from maskwright.evaluation.minimal_pairs import MinimalPair, judge_pairs, read_pairs
 from maskwright.evaluation.statistics import compute_seed_interval
 from maskwright.runs.inputs import load_data, open_tokenizer
@@ -75,13 +75,6 @@ def prepare_texts(arguments: argparse.Namespace) -> dict[str, str]:
     return {"tokenizer.path": arguments.tokenizer, **{f"data.{name}": str(place) for name, place in folders.items()}}
 
 
-def free_memory() -> None:
-    gc.collect()
-    torch.compiler.reset()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
 def ask(folder: Path, config: mw.Config, pairs: list[MinimalPair], device: str) -> tuple[float, float, float | None]:
     """Loss and accuracy on held-out text, and minimal pairs, the same way for both sides."""
     model, tokenizer = load_model(str(folder))
@@ -96,13 +89,18 @@ def ask(folder: Path, config: mw.Config, pairs: list[MinimalPair], device: str) 
     return found.loss, found.accuracy, score
 
 
+def name_peer(seed: int, arguments: argparse.Namespace) -> str:
+    kind = "compiled" if arguments.peer_compiled else "eager"
+    return f"peer-{kind}-{arguments.peer_seconds:g}-{seed}"
+
+
 def run_peer(seed: int, settings: dict[str, str], pairs: list[MinimalPair], arguments: argparse.Namespace) -> Result:
     begun = time.monotonic()
     precision = choose_precision("auto", torch.device(arguments.device)).name
     peer = PeerSettings(arguments.peer_seconds, seed, arguments.device, precision, arguments.peer_compiled)
-    run = train_peer(Path(settings["data.train"]), arguments.out / f"peer-{seed}", peer)
+    run = train_peer(Path(settings["data.train"]), arguments.out / name_peer(seed, arguments), peer)
     free_memory()
-    config = load_config(arguments.recipe, [f"{key}={value}" for key, value in settings.items()])
+    config = load_settings([arguments.recipe, *(f"{key}={value}" for key, value in settings.items())])
     loss, accuracy, score = ask(run.folder, config, pairs, arguments.device)
     curve = [(arguments.peer_seconds, run.tokens, loss)]
     facts = (run.tokens, run.first_step_s, time.monotonic() - begun, str(run.folder), curve)
@@ -122,7 +120,7 @@ def run_ours(
         "training.checkpoint_every_steps": 10**6,
     }
     words = [f"{key}={value}" for key, value in {**settings, **own}.items()] + arguments.set
-    config = load_config(arguments.recipe, words)
+    config = load_settings([arguments.recipe, *words])
     run = mw.pretrain(config, overwrite=True, console=Console(quiet=True))
     curve = read_curve(run.folder.read_metrics())
     free_memory()
@@ -181,7 +179,7 @@ def compute_ratio(peers: list[Result], ours: dict[float, list[Result]]) -> float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipe", default="recipes/modern_small.yaml")
+    parser.add_argument("--recipe", default="modern_small", help="a recipe's name or file")
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--validation", type=Path, required=True)
     parser.add_argument("--tokenizer", required=True, help="a tokenizer's file or folder, for both sides")
@@ -205,7 +203,7 @@ def main() -> None:
             results.append(recall(file, partial(run_ours, seconds, seed, settings, pairs, arguments)))
             show(results[-1])
     for seed in range(arguments.peer_seeds):
-        file = arguments.out / f"peer-{arguments.peer_seconds:g}-{seed}.json"
+        file = arguments.out / f"{name_peer(seed, arguments)}.json"
         results.append(recall(file, partial(run_peer, seed, settings, pairs, arguments)))
         show(results[-1])
     peers = [one for one in results if one.side == "transformers"]

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
+from train_step import synchronize
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling
 
 from maskwright.data.shards import TOKENIZER_FOLDER, PreparedShards
@@ -75,7 +76,7 @@ def train_peer(prepared: Path, folder: Path, settings: PeerSettings) -> PeerRun:
         steps += 1
         tokens += batch["input_ids"].numel()
         if steps % 10 == 0 or steps <= NUM_COMPILING:
-            synchronize(device)
+            synchronize(settings.device)
         if steps == 1:
             first_step_s = time.monotonic() - begun
         if steps == NUM_COMPILING:
@@ -131,8 +132,3 @@ def repeat_batches(rows: NDArray[np.int64], tokenizer: Any, settings: PeerSettin
     while True:
         for batch in loader:
             yield {name: batch[name] for name in ("input_ids", "labels")}
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()

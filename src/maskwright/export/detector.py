@@ -18,10 +18,7 @@ from maskwright.export.card import (
     is_number,
     show_code,
 )
-from maskwright.export.comparison import (
-    Comparison,
-    split_rows,
-)
+from maskwright.export.comparison import Comparison, split_rows
 from maskwright.export.huggingface import TheirLayout, refuse, write_compared
 from maskwright.export.markdown import build_table, escape
 from maskwright.export.obstacles import find_encoder_obstacles
