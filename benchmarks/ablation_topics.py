@@ -11,6 +11,7 @@ TOPICS: dict[str, dict[str, list[str]]] = {
         "AdamW 3e-3": ["optimizer.type=adamw", "optimizer.learning_rate=3e-3"],
         "Muon 0.01": ["optimizer.muon_learning_rate=0.01"],
         "Muon 0.04": ["optimizer.muon_learning_rate=0.04"],
+        "weight decay 0.03": ["optimizer.weight_decay=0.03"],
         "weight decay 0.1": ["optimizer.weight_decay=0.1"],
         "linear fall from the start": ["schedule.type=linear"],
     },
@@ -19,6 +20,7 @@ TOPICS: dict[str, dict[str, list[str]]] = {
         "ratio 0.20": ["masking.ratio=0.20", "masking.final_ratio=null"],
         "ratio 0.30": ["masking.ratio=0.30", "masking.final_ratio=null"],
         "ratio 0.40": ["masking.ratio=0.40", "masking.final_ratio=null"],
+        "ratio 0.50": ["masking.ratio=0.50", "masking.final_ratio=null"],
         "ratio 0.30 falling to 0.15": [
             "masking.ratio=0.30",
             "masking.final_ratio=0.15",
@@ -39,10 +41,13 @@ TOPICS: dict[str, dict[str, list[str]]] = {
         "next tokens alone": ["training.mode=clm"],
     },
     "batch": {
+        "1,024 tokens": ["training.batch_tokens=1024"],
+        "4,096 tokens": ["training.batch_tokens=4096"],
         "8,192 tokens": ["training.batch_tokens=8192"],
         "16,384 tokens": ["training.batch_tokens=16384"],
         "32,768 tokens": ["training.batch_tokens=32768"],
         "65,536 tokens": ["training.batch_tokens=65536"],
+        "1,024 growing to 4,096": ["training.batch_tokens_start=1024", "training.batch_tokens=4096"],
         "8,192 growing to 32,768": ["training.batch_tokens_start=8192", "training.batch_tokens=32768"],
     },
     "length": {
@@ -65,6 +70,8 @@ TOPICS: dict[str, dict[str, list[str]]] = {
     },
     "dropout": {
         "dropout 0.1": ["model.hidden_dropout_prob=0.1"],
+        "dropout 0.2": ["model.hidden_dropout_prob=0.2"],
+        "dropout 0.1, in attention too": ["model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1"],
         "dropout 0.1 in the head": ["model.mlm_head_dropout=0.1"],
     },
     "averaging": {

@@ -38,6 +38,13 @@ from maskwright.training.device import choose_device
 Figures = dict[str, float]
 
 
+def choose_variants(topics: list[str], wanted: list[str]) -> dict[str, list[str]]:
+    offered = {name: words for topic in topics for name, words in TOPICS[topic].items()}
+    if unknown := set(wanted) - set(offered):
+        raise SystemExit(f"no variants {sorted(unknown)} in {topics}; there are {sorted(offered)}")
+    return {name: words for name, words in offered.items() if not wanted or name in wanted}
+
+
 def measure(arguments: argparse.Namespace, data: dict[str, str], words: list[str], seed: int) -> Figures:
     free_memory()
     with tempfile.TemporaryDirectory() as folder:
@@ -109,13 +116,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--topics", nargs="+", choices=list(TOPICS), default=["masking", "objective"])
+    parser.add_argument("--variants", nargs="+", default=[], help="of the topics only these, by name")
     parser.add_argument("--pairs", nargs="*", default=[], help="files of minimal pairs, such as BLiMP's")
     parser.add_argument("--most-pairs", type=int, default=40, help="of each file")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     if arguments.train and not (arguments.validation and arguments.tokenizer):
         parser.error("--train needs --validation and --tokenizer")
-    variants = {RECIPE: []} | {name: words for topic in arguments.topics for name, words in TOPICS[topic].items()}
+    variants = {RECIPE: []} | choose_variants(arguments.topics, arguments.variants)
     print(f"{arguments.recipe}, {arguments.tokens:,} tokens, {arguments.seeds} seed(s)")
     context = multiprocessing.get_context("spawn")
     results: dict[str, list[Figures]] = {}
