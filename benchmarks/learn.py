@@ -70,6 +70,8 @@ def prepare_texts(arguments: argparse.Namespace) -> dict[str, str]:
     folders = {"train": arguments.out / "data-train", "validation": arguments.out / "data-validation"}
     for name, share in (("train", 0.0), ("validation", 1.0)):
         sources = build_sources([str(getattr(arguments, name))])
+        if name == "train" and arguments.sentences:
+            sources.append(sources[0].model_copy(update={"sentences": True}))
         options = PrepareOptions(validation_share=share)
         prepare(sources, open_tokenizer(arguments.tokenizer), folders[name], options, say=lambda text: None)
     return {"tokenizer.path": arguments.tokenizer, **{f"data.{name}": str(place) for name, place in folders.items()}}
@@ -183,6 +185,7 @@ def main() -> None:
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--validation", type=Path, required=True)
     parser.add_argument("--tokenizer", required=True, help="a tokenizer's file or folder, for both sides")
+    parser.add_argument("--sentences", action="store_true", help="learn from the texts' single sentences as well")
     parser.add_argument("--pairs", nargs="*", default=[], help="files of minimal pairs, such as BLiMP's")
     parser.add_argument("--most-pairs", type=int, default=100, help="of each file")
     parser.add_argument("--budgets", nargs="+", type=read_budget, default=[(20.0, 3), (240.0, 1)])

@@ -33,7 +33,7 @@ from maskwright.data.shards import (
 )
 from maskwright.errors import InputError, RunError
 from maskwright.runs.texts import is_held_out
-from maskwright.sections.data import QualityConfig, SourceConfig, hold_pairs
+from maskwright.sections.data import QualityConfig, SourceConfig, check_can_hold_out, hold_pairs
 from maskwright.storage import read_json, replace_folder, write_text
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.encoding import EncodedTexts, TextEncoder
@@ -89,6 +89,8 @@ def prepare(
     options = options or PrepareOptions()
     if hold_pairs(sources):
         raise InputError("shards hold single texts, the sources give pairs (second_column); train on the files instead")
+    if 0 < options.validation_share < 1:
+        check_can_hold_out(sources)
     out = Path(out).resolve()
     key, described = _describe(sources, tokenizer, options)
     if is_prepared(out) and read_manifest(out)["key"] == key:
@@ -143,15 +145,20 @@ def _describe(
 ) -> tuple[str, dict[str, Any]]:
     """A key that changes with anything that changes the shards, and what it is made of."""
     described = {
-        "sources": [
-            source.model_dump(exclude={"second_column"}) | {"files": fingerprint(source)} for source in sources
-        ],
+        "sources": [_describe_source(source) for source in sources],
         "tokenizer_sha256": hashlib.sha256(tokenizer.backend.to_str().encode()).hexdigest(),
         "vocab_size": tokenizer.vocab_size,
         "options": {**asdict(options), "quality": options.quality.model_dump()},
     }
     text = json.dumps({"format": FORMAT_VERSION, **described}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest(), described
+
+
+def _describe_source(source: SourceConfig) -> dict[str, Any]:
+    described = source.model_dump(exclude={"second_column"})
+    if not source.sentences:  # not there before sentences could be read: such folders stay as they are
+        del described["sentences"]
+    return described | {"files": fingerprint(source)}
 
 
 def _check_output(out: Path, described: dict[str, Any], overwrite: bool) -> None:

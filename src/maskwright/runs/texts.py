@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from maskwright.config import Config
 from maskwright.errors import InputError
-from maskwright.sections.data import QualityConfig, SourceConfig, build_sources, hold_pairs
+from maskwright.sections.data import QualityConfig, SourceConfig, build_sources, check_can_hold_out, hold_pairs
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.quality import DocumentCleaner, QualityReport
 from maskwright.text.sources import read_pairs, read_source
@@ -53,6 +53,7 @@ def read_documents(config: Config, warn: Say) -> Documents:
         for line in cleaner.report.lines():
             warn(line)
     if not held_out:
+        check_can_hold_out(sources)
         return split_documents(train, config.data.validation_share)
     validation = chain.from_iterable(read_texts(source, warn) for source in held_out)
     return _collect(train, list(_build_cleaner(config.quality, are_pairs).clean(validation)))

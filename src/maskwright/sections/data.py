@@ -41,6 +41,9 @@ class SourceConfig(Section):
     documents: Literal["lines", "paragraphs"] = Field(
         "lines", description=".txt: a document per line, or between blank lines."
     )
+    sentences: bool = Field(
+        False, description="Read each sentence as a document of its own; what does not end like one is left out."
+    )
     max_bad_share: float = Field(0.01, ge=0, le=1, description="Broken records are skipped up to this share of all.")
 
     @property
@@ -53,6 +56,8 @@ class SourceConfig(Section):
     def _check_columns(self) -> SourceConfig:
         if len(self.columns) > len(set(self.columns)):
             raise ValueError(f"column and second_column are both '{self.second_column}'; name two columns")
+        if self.sentences and self.second_column is not None:
+            raise ValueError("sentences cuts single texts, second_column makes pairs of them; unset one of the two")
         return self
 
 
@@ -119,6 +124,17 @@ def build_sources(sources: SourceLike | Sequence[SourceLike]) -> list[SourceConf
     if not several:
         raise InputError("no source of text is given; expected at least one file, folder or dataset")
     return [_build_source(source) for source in several]
+
+
+def check_can_hold_out(sources: Sequence[SourceConfig]) -> None:
+    """Refuse to hold documents out of texts that are read as sentences too, which would be learnt from."""
+    cut = {source.path for source in sources if source.sentences}
+    whole = {source.path for source in sources if not source.sentences}
+    if both := sorted(cut & whole):
+        raise InputError(
+            f"{both[0]} is read whole and as sentences, so what is held out of one would be learnt from the other;"
+            " give held-out texts of their own as data.validation, and prepare with a validation share of 0"
+        )
 
 
 def hold_pairs(sources: Sequence[SourceConfig]) -> bool:

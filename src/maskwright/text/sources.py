@@ -14,6 +14,7 @@ from maskwright.text.corpus import ReadingReport, text_lines, text_paragraphs
 from maskwright.text.files import file_format, find_files, hash_file, open_stream
 from maskwright.text.huggingface import dataset_texts, hub_version, is_dataset, saved_folder
 from maskwright.text.records import RecordTally, Texts, csv_texts, jsonl_texts, parquet_texts
+from maskwright.text.sentences import split_sentences
 from maskwright.text.text_pairs import TextPair
 
 
@@ -30,8 +31,18 @@ def read_source(source: SourceLike, report: ReadingReport | None = None) -> Iter
     records than `max_bad_share`, and for a source without any document.
     """
     (config,) = build_sources(source)
-    for texts in _read_records(config, report):
-        yield from texts
+    texts = (text for record in _read_records(config, report) for text in record)
+    yield from _cut(texts, config) if config.sentences else texts
+
+
+def _cut(texts: Iterator[str], config: SourceConfig) -> Iterator[str]:
+    is_empty = True
+    for text in texts:
+        for sentence in split_sentences(text):
+            is_empty = False
+            yield sentence
+    if is_empty:
+        raise InputError(f"{config.path} holds no sentence: nothing in it ends in . ! or ?; read it as it is instead")
 
 
 def read_pairs(source: SourceLike, report: ReadingReport | None = None) -> Iterator[TextPair]:
