@@ -56,7 +56,10 @@ class LayerCompiler:
 
 
 class FunctionCompiler:
-    """Runs functions compiled, for any length of the tensors among their inputs; a copy begins anew."""
+    """Runs functions compiled, for any length of the tensors among their inputs but the `fixed` ones, which come last.
+
+    A copy begins anew.
+    """
 
     def __init__(self) -> None:
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -64,13 +67,13 @@ class FunctionCompiler:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
 
-    def run(self, function: Callable[..., Result], *inputs: Any) -> Result:
+    def run(self, function: Callable[..., Result], *inputs: Any, fixed: tuple[Any, ...] = ()) -> Result:
         if function not in self._compiled:
             self._compiled[function] = torch.compile(function)
         for one in inputs:
             if isinstance(one, Tensor):  # said before the first size is compiled for, it saves compiling twice
                 torch._dynamo.maybe_mark_dynamic(one, 0)
-        result: Result = self._compiled[function](*inputs)
+        result: Result = self._compiled[function](*inputs, *fixed)
         return result
 
 

@@ -5,13 +5,11 @@ B rows, S row length, D width, M masked slots, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
@@ -32,9 +30,8 @@ from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_label
 from maskwright.objectives.next_tokens import shift_left
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.snapshot import ModelSnapshot
+from maskwright.objectives.vocabulary_loss import compute_loss_in_parts, holds_sums
 from maskwright.suggestions import suggest
-
-_ALIGNMENT = 64
 
 
 class MaskedLanguageModel(Objective):
@@ -198,17 +195,10 @@ class MaskedLanguageModel(Objective):
         """Vocabulary logits (..., V) of hidden states (..., D)."""
         if self.mlm_head is not None:
             return self.mlm_head(self.mlm_dropout(hidden))
-        return self.mlm_output(self._transform(hidden))
+        return self.mlm_output(self.transform(hidden))
 
-    def _transform(self, hidden: Tensor) -> Tensor:
+    def transform(self, hidden: Tensor) -> Tensor:
         return self.mlm_norm(self.mlm_dropout(self.mlm_activation(self.mlm_dense(hidden))))
-
-    def predict_aligned(self, hidden: Tensor) -> Tensor:
-        """As `predict`, with impossible tokens added: GPUs are slow at products of sides like 30,522."""
-        missing = -self.vocab_size % _ALIGNMENT
-        weight = F.pad(self.mlm_output.weight, (0, 0, 0, missing))
-        bias = F.pad(self.mlm_output.bias, (0, missing), value=-math.inf)
-        return F.linear(self._transform(hidden), weight, bias)
 
     def corrupt(
         self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
@@ -238,8 +228,10 @@ class MaskedLanguageModel(Objective):
 
     def _score(self, hidden: Tensor, labels: Tensor, capacity: int | None = None) -> LossSums:
         slots, slot_labels = gather_labelled(hidden, labels, capacity)
-        if self._head_compiler is not None and torch.is_grad_enabled():
-            return LossSums(*self._head_compiler.run(_score_slots, self, slots, slot_labels))
+        if self._head_compiler is not None and torch.is_grad_enabled() and holds_sums(slots):
+            features = self._head_compiler.run(_transform, self, slots)
+            output = self.mlm_output
+            return compute_loss_in_parts(features, output.weight, output.bias, slot_labels, self._head_compiler)
         return compute_loss_sums(self.predict(slots), slot_labels)
 
     @property
@@ -247,7 +239,7 @@ class MaskedLanguageModel(Objective):
         return isinstance(self.encoder, PackedEncoder) and self.mlm_head is None
 
     def compile_parts(self) -> None:
-        """The head too: its softmax over the vocabulary then never leaves the kernel in fp32."""
+        """The head too: its softmax over the vocabulary then never leaves the kernel, nor are all logits kept."""
         super().compile_parts()
         if self.mlm_head is None:
             self._head_compiler = FunctionCompiler()
@@ -289,9 +281,8 @@ class MaskedLanguageModel(Objective):
         return load_masked_lm(folder_or_id, encoder, None if cls is MaskedLanguageModel else cls)
 
 
-def _score_slots(model: MaskedLanguageModel, slots: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    sums = compute_loss_sums(model.predict_aligned(slots), labels)
-    return sums.losses, sums.counts, sums.figures
+def _transform(model: MaskedLanguageModel, slots: Tensor) -> Tensor:
+    return model.transform(slots)
 
 
 def _mean_loss(sums: LossSums) -> Tensor:
