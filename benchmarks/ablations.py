@@ -110,6 +110,7 @@ def main() -> None:
     parser.add_argument("--train", help="texts; unset: the recipe's")
     parser.add_argument("--validation", help="held-out texts, with --train")
     parser.add_argument("--tokenizer", help="a tokenizer's file or folder, with --train")
+    parser.add_argument("--sentences", action="store_true", help="learn from the texts' single sentences as well")
     parser.add_argument("--tokens", type=int, default=300_000, help="tokens of each run, padding included")
     parser.add_argument("--batch-tokens", type=int, help="of the recipe and all variants that do not set them")
     parser.add_argument("--seeds", type=int, default=1)
