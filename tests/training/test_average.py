@@ -31,8 +31,9 @@ class Follow(Callback):
 
     def on_step_end(self, step):
         self.raw = {name: param.detach().clone() for name, param in self.trainer.model.named_parameters()}
+        kept = min(DECAY, step / (9 + step))
         for name, param in self.raw.items():
-            self.average[name] = DECAY * self.average[name] + (1 - DECAY) * param.double()
+            self.average[name] = kept * self.average[name] + (1 - kept) * param.double()
 
 
 class SaveAt(Callback):
@@ -63,10 +64,22 @@ def test_a_skipped_step_leaves_the_average_alone():
     before = {name: tensor.clone() for name, tensor in average.tensors().items()}
     with torch.no_grad():
         layer.weight.add_(1.0)
-    average.update(torch.tensor(1.0))
+    average.update(torch.tensor(1.0), num_steps=5)
     assert all(torch.equal(tensor, before[name]) for name, tensor in average.tensors().items())
-    average.update(torch.tensor(0.0))
+    average.update(torch.tensor(0.0), num_steps=5)
     assert not torch.equal(average.tensors()["weight"], before["weight"])
+
+
+@pytest.mark.parametrize(("num_steps", "kept"), [(0, 0.1), (10, 0.55), (1000, DECAY)])
+def test_the_average_keeps_less_of_itself_in_the_first_steps(num_steps, kept):
+    layer = torch.nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    average = WeightAverage(layer, DECAY)
+    with torch.no_grad():
+        layer.weight.fill_(0.0)
+    average.update(torch.tensor(0.0), num_steps)
+    assert average.tensors()["weight"].item() == pytest.approx(kept)
 
 
 def test_evaluation_uses_the_average_and_training_goes_on_from_the_weights(build_model, build_loader):

@@ -13,7 +13,11 @@ from maskwright.training.sharding import distribute_like, gather_whole
 
 
 class WeightAverage:
-    """Follows a module's parameters; `decay` is the share that the average keeps of itself at a step."""
+    """Follows a module's parameters; `decay` is the share that the average keeps of itself at a step.
+
+    In the first steps of a run it keeps less, (1 + n) / (10 + n) after n of them; else the average over a short run
+    would be made of the weights that the run began with.
+    """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self._decay = decay
@@ -26,12 +30,13 @@ class WeightAverage:
         self._averages = {name: param.detach().clone() for name, param in self._params.items()}
 
     @torch.no_grad()
-    def update(self, skip: Tensor) -> None:
-        """Move towards the weights, unless the step was skipped (`skip` 1)."""
+    def update(self, skip: Tensor, num_steps: int) -> None:
+        """Move towards the weights, unless the step was skipped (`skip` 1); `num_steps` came before it."""
+        kept = min(self._decay, (1 + num_steps) / (10 + num_steps))
         averages: list[Tensor] = list(self._averages.values())
         params: list[Tensor] = list(self._params.values())
         distances = torch._foreach_sub(params, averages)
-        torch._foreach_mul_(distances, (1.0 - self._decay) * (1.0 - skip))
+        torch._foreach_mul_(distances, (1.0 - kept) * (1.0 - skip))
         torch._foreach_add_(averages, distances)
 
     @contextmanager

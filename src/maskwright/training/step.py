@@ -80,7 +80,7 @@ class TrainStep:
         skip = 1.0 - (torch.isfinite(grad_norm) & is_finite).float()
         self.optimizers.step(skip)
         if self.average is not None:
-            self.average.update(skip)
+            self.average.update(skip, step)
         is_scale_overflow = torch.zeros_like(skip)
         if self.loss_scale is not None:
             is_scale_overflow = skip * is_finite * ~self.loss_scale.is_lowest()
