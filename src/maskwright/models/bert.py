@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, SelfAttention
+from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder, build_shape, check_choice, check_positive, check_shape
 from maskwright.models.init import ResidualInit
 from maskwright.models.layers import NormalizationType, StochasticDepth, build_activation, build_norm
@@ -58,7 +59,7 @@ class BertEmbeddings(nn.Module):
         self.position = nn.Embedding(config.max_position_embeddings, width)
         self.token_type = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         self.norm = build_norm(config.normalization_type, width, config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """(B, S, E); segments change nothing in a family that has none, or one for all tokens."""
@@ -81,7 +82,7 @@ class BertLayer(nn.Module):
         self.activation = build_activation(config.hidden_act)
         self.down = nn.Linear(config.intermediate_size, width)
         self.feed_forward_norm = build_norm(config.normalization_type, width, config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.stochastic_depth = StochasticDepth(stochastic_depth_rate)
 
     def forward(self, hidden: Tensor, attention_mask: AttentionMask) -> Tensor:

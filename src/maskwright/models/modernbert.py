@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, Rotation, SelfAttention
+from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder, build_shape, check_positive, check_shape
 from maskwright.models.init import ResidualInit
 from maskwright.models.layers import LayerNorm, build_activation
@@ -73,11 +74,11 @@ class ModernBertLayer(nn.Module):
         # The embeddings are normalised already, so the first attention takes them as they are.
         self.attention_norm = _build_norm(config) if index else nn.Identity()
         self.attention = SelfAttention(width, config.num_attention_heads, config.attention_dropout, bias=False)
-        self.attention_dropout = nn.Dropout(config.attention_dropout)
+        self.attention_dropout = Dropout(config.attention_dropout)
         self.feed_forward_norm = _build_norm(config)
         self.up = nn.Linear(width, 2 * config.intermediate_size, bias=False)
         self.activation = build_activation(config.hidden_activation)
-        self.dropout = nn.Dropout(config.mlp_dropout)
+        self.dropout = Dropout(config.mlp_dropout)
         self.down = nn.Linear(config.intermediate_size, width, bias=False)
 
     def forward(self, hidden: Tensor, attention_mask: AttentionMask, rotation: Rotation) -> Tensor:
@@ -104,7 +105,7 @@ class ModernBERT(PackedEncoder):
         self.config = config
         self.word = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.embedding_norm = _build_norm(config)
-        self.dropout = nn.Dropout(config.embedding_dropout)
+        self.dropout = Dropout(config.embedding_dropout)
         self.layers = nn.ModuleList(ModernBertLayer(config, index) for index in range(config.num_hidden_layers))
         self.final_norm = _build_norm(config)
         self.reset_parameters()

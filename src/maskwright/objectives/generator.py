@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
+from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.init import init_weights
 from maskwright.models.layers import LayerNorm
@@ -46,7 +47,7 @@ class Generator(nn.Module):
         self.projection = nn.Identity() if inner == outer else nn.Linear(outer, inner, bias=bias)
         self.dense = nn.Linear(inner, outer, bias=bias)
         self.activation = nn.GELU()
-        self.dropout = nn.Dropout(head_dropout)
+        self.dropout = Dropout(head_dropout)
         self.norm = LayerNorm(outer, eps=layer_norm_eps, bias=encoder.mlm_norm_bias)
         self.output_bias = nn.Parameter(encoder.get_input_embeddings().weight.new_zeros(vocab_size))
         for part in (self.projection, self.dense, self.norm):

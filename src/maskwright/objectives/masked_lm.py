@@ -18,6 +18,7 @@ from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
 from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy, TokenMasker
 from maskwright.models.compilation import FunctionCompiler
+from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import encode, find_hidden_size, find_input_embedding, find_max_length
 from maskwright.models.init import init_weights
@@ -99,14 +100,14 @@ class MaskedLanguageModel(Objective):
         if mlm_head is None:
             self._build_head(mlm_head_dropout, layer_norm_eps, tie_word_embeddings)
         else:
-            self.mlm_dropout = nn.Dropout(mlm_head_dropout)
+            self.mlm_dropout = Dropout(mlm_head_dropout)
 
     def _build_head(self, dropout: float, norm_eps: float, is_tied: bool) -> None:
         encoder, hidden_size = self.encoder, find_hidden_size(self.encoder)
         head_size = encoder.embedding_size if isinstance(encoder, PackedEncoder) else hidden_size
         self.mlm_dense = nn.Linear(hidden_size, head_size, bias=getattr(encoder, "mlm_head_bias", True))
         self.mlm_activation = build_activation(self.mlm_head_activation)
-        self.mlm_dropout = nn.Dropout(dropout)
+        self.mlm_dropout = Dropout(dropout)
         self.mlm_norm = LayerNorm(head_size, eps=norm_eps, bias=getattr(encoder, "mlm_norm_bias", True))
         self.mlm_output = nn.Linear(head_size, self.vocab_size)
         for part in (self.mlm_dense, self.mlm_norm, self.mlm_output):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
+from maskwright.models.dropout import Dropout
 from maskwright.models.init import init_weights
 from maskwright.models.layers import ACTIVATIONS, build_activation
 from maskwright.suggestions import suggest
@@ -87,7 +88,7 @@ class SequenceTransform(nn.Module):
             if shape.norm_eps is None
             else nn.LayerNorm(width, eps=shape.norm_eps, bias=shape.has_norm_bias)
         )
-        self.dropout = nn.Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
         self.output = nn.Linear(width, num_outputs)
         init_weights(self, initializer_range)
 

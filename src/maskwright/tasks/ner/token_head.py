@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
+from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import MODERNBERT_FAMILY, family_of
 from maskwright.models.init import init_weights
@@ -49,7 +50,7 @@ class TokenTransform(nn.Module):
 
     def __init__(self, width: int, num_outputs: int, dropout: float, initializer_range: float) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.output = nn.Linear(width, num_outputs)
         init_weights(self, initializer_range)
 

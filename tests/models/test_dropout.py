@@ -1,0 +1,76 @@
+"""Dropout on CPUs: torch's meaning, with draws of its own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from maskwright.models.attention import SelfAttention
+from maskwright.models.dropout import Dropout, drop
+from maskwright.models.gelu import GELU, _GELUOnARM
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_a_share_is_dropped_and_the_rest_scaled_up(rate: float) -> None:
+    torch.manual_seed(0)
+    dropped = drop(torch.ones(1000, 333), rate)
+    share = (dropped == 0).double().mean().item()
+    assert share == pytest.approx(rate, abs=0.004)
+    assert dropped.mean().item() == pytest.approx(1.0, abs=0.01)
+    assert len(dropped.unique()) == 2
+
+
+def test_neighbours_are_dropped_independently() -> None:
+    """Four values share a random word, so their draws must not be related."""
+    torch.manual_seed(0)
+    is_dropped = (drop(torch.ones(400_000), 0.5) == 0).double().view(-1, 4)
+    correlations = torch.corrcoef(is_dropped.T) - torch.eye(4)
+    assert correlations.abs().max() < 0.015
+
+
+def test_the_gradient_is_that_of_the_values_kept() -> None:
+    torch.manual_seed(0)
+    values = torch.randn(7, 9, requires_grad=True)
+    dropped = drop(values, 0.3)
+    dropped.sum().backward()
+    scale = 1 / (1 - round(0.3 * 65536) / 65536)
+    torch.testing.assert_close(values.grad, (dropped != 0).float() * scale)
+
+
+def test_the_generator_decides() -> None:
+    draws = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        draws.append(drop(torch.ones(64), 0.5))
+    assert draws[0].equal(draws[1])
+    assert not draws[0].equal(draws[2])
+
+
+def test_evaluation_and_rates_at_the_ends() -> None:
+    values = torch.randn(5, 5)
+    assert Dropout(0.5).eval()(values).equal(values)
+    assert drop(values, 0.0).equal(values)
+    assert not drop(values, 1.0).any()
+
+
+@pytest.mark.parametrize("masking", ["none", "documents", "scores"])
+def test_attention_that_drops_almost_nothing_is_attention(masking: str) -> None:
+    torch.manual_seed(0)
+    attention = SelfAttention(16, 2, dropout=1e-5).train()
+    documents = (torch.arange(6) // 4)[None]
+    mask = (documents[:, :, None] == documents[:, None, :])[:, None]
+    given = {"none": None, "documents": mask, "scores": torch.randn(1, 1, 6, 6)}[masking]
+    hidden = torch.randn(1, 6, 16)
+    expected = attention.eval()(hidden, given)
+    found = [attention.train()(hidden, given) for _ in range(3)]
+    assert min((one - expected).abs().max().item() for one in found) < 1e-4
+
+
+@pytest.mark.parametrize("activate", [GELU(), _GELUOnARM.apply], ids=["chosen", "ARM"])
+def test_gelu_has_torchs_gradient(activate) -> None:  # type: ignore[no-untyped-def]
+    values = torch.linspace(-9, 9, 2001, requires_grad=True)
+    weights = torch.randn(2001)
+    (expected,) = torch.autograd.grad((F.gelu(values) * weights).sum(), values)
+    (found,) = torch.autograd.grad((activate(values) * weights).sum(), values)
+    torch.testing.assert_close(found, expected, atol=3e-6, rtol=0)
