@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from maskwright.errors import InputError
 from maskwright.text.corpus import ReadingReport, read_lines
-from maskwright.text.sources import read_file, read_source
+from maskwright.text.sources import read_source
 
 TEXT = "".join(f"line {number} {number * 7919 % 10007} of some text\n" for number in range(100_000)).encode()
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -119,8 +119,6 @@ def test_more_than_the_set_share_of_broken_lines_is_an_error(tmp_path: Path) -> 
     assert f"3 of the first 200 records are broken, first {path}:6 is not JSON" in message
     assert "raise max_bad_share (now 0.01)" in message
     assert len(list(read_source({"path": str(path), "max_bad_share": 0.02}))) == 197
-    with pytest.raises(InputError, match="records are broken"):
-        list(read_file(path, path))
 
 
 def test_few_records_are_no_ground_for_a_share(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from maskwright.sections.data import SourceConfig, build_sources
 from maskwright.text import files
 from maskwright.text import sources as sources_module
 from maskwright.text.corpus import ReadingReport
-from maskwright.text.sources import fingerprint, list_files, read_file, read_source, read_sources
+from maskwright.text.sources import fingerprint, list_files, read_source, read_sources
 
 SHARED_TEXT = Path(__file__).parents[2].parent / "shared" / "data" / "text"
 DOCUMENTS = ["Plain words.", 'Said "so", and left', "Zażółć gęślą jaźń 漢字 🙂", "two\nlines"]
@@ -121,7 +121,6 @@ def test_a_folder_is_all_its_readable_files_in_order(tmp_path: Path) -> None:
     write(tmp_path, "empty.txt", b"")
     assert list(read_source(tmp_path)) == ["first", "second", "third"]
     assert [file.name for file in list_files(tmp_path)] == ["a.jsonl", "b.txt", "deep.csv.gz", "empty.txt"]
-    assert [list(read_file(file, tmp_path)) for file in list_files(tmp_path)] == [["first"], ["second"], ["third"], []]
 
 
 def test_a_glob_is_the_files_it_matches(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_label
 from maskwright.objectives.next_tokens import shift_left
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.snapshot import ModelSnapshot
-from maskwright.objectives.vocabulary_loss import compute_loss_in_parts, holds_sums
+from maskwright.objectives.vocabulary_loss import compute_loss_in_parts
 from maskwright.suggestions import suggest
 
 
@@ -229,7 +229,7 @@ class MaskedLanguageModel(Objective):
 
     def _score(self, hidden: Tensor, labels: Tensor, capacity: int | None = None) -> LossSums:
         slots, slot_labels = gather_labelled(hidden, labels, capacity)
-        if self._head_compiler is not None and torch.is_grad_enabled() and holds_sums(slots):
+        if self._head_compiler is not None and torch.is_grad_enabled():
             features = self._head_compiler.run(_transform, self, slots)
             output = self.mlm_output
             return compute_loss_in_parts(features, output.weight, output.bias, slot_labels, self._head_compiler)

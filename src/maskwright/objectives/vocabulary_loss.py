@@ -36,11 +36,6 @@ def compute_loss_in_parts(
     return LossSums.of_tokens(loss_sum, (labels != IGNORED_LABEL).sum(), num_correct)
 
 
-def holds_sums(features: Tensor) -> bool:
-    """Whether gradients may be summed before they are scaled, which fp16 has no room for."""
-    return _find_product_dtype(features) != torch.float16
-
-
 def _find_product_dtype(features: Tensor) -> torch.dtype:
     kind = features.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
@@ -67,12 +62,13 @@ class _LossInParts(torch.autograd.Function):
             weight_grad += logits_grad.mT @ features[slots]
             bias_grad += part[3]
         ctx.mark_non_differentiable(num_correct)
-        ctx.save_for_backward(features_grad, weight_grad.to(weight.dtype), bias_grad.to(bias.dtype))
+        ctx.save_for_backward(features_grad, weight_grad, bias_grad)
         return loss_sum, num_correct
 
     @staticmethod
     def backward(ctx: Any, loss_grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        features_grad, weight_grad, bias_grad = (grad * loss_grad.to(grad.dtype) for grad in ctx.saved_tensors)
+        dtype = ctx.saved_tensors[0].dtype
+        features_grad, weight_grad, bias_grad = ((grad * loss_grad).to(dtype) for grad in ctx.saved_tensors)
         return None, features_grad, weight_grad, bias_grad, None
 
 

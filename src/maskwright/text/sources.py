@@ -67,15 +67,6 @@ def _read_records(config: SourceConfig, report: ReadingReport | None) -> Iterato
         raise InputError(f"{config.path} is empty: it holds no text{broken}; expected at least one document")
 
 
-def read_file(path: Path, source: SourceLike, report: ReadingReport | None = None) -> Iterator[str]:
-    """The documents of one of the source's files; none if it is empty, so that files can be read apart."""
-    (config,) = build_sources(source)
-    tally = RecordTally(str(path), config.max_bad_share, report if report is not None else ReadingReport())
-    for texts in _file_documents(path, config, tally):
-        yield from texts
-    tally.check()
-
-
 def list_files(source: SourceLike) -> list[Path]:
     """The source's files in reading order; none for the built-in corpus and datasets."""
     (config,) = build_sources(source)
