@@ -190,6 +190,8 @@ def test_an_interrupt_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "dump.xml", *[page(title, text) for title, text in HOSTILE.items()])
     output = tmp_path / "text.txt"
     code = (
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job inherits that it is ignored
         "from maskwright.text.wiki.preprocess import preprocess_wiki_dump\n"
         f"preprocess_wiki_dump({str(dump)!r}, {str(output)!r}, workers=2, page_time_limit_s=100)"
     )
