@@ -54,13 +54,14 @@ class _LossInParts(torch.autograd.Function):
         num_correct = torch.zeros((), dtype=torch.long, device=features.device)
         for start in range(0, len(features), part_size):
             slots = slice(start, start + part_size)
-            part = compiler.run(_score_part, features[slots], labels[slots], fixed=(weight, bias))
-            loss_sum += part[0]
-            num_correct += part[1]
-            logits_grad = part[2]
+            loss, correct, logits_grad, logits_grad_sum = compiler.run(
+                _score_part, features[slots], labels[slots], fixed=(weight, bias)
+            )
+            loss_sum += loss
+            num_correct += correct
             torch.mm(logits_grad, weight, out=features_grad[slots])
             weight_grad += logits_grad.mT @ features[slots]
-            bias_grad += part[3]
+            bias_grad += logits_grad_sum
         ctx.mark_non_differentiable(num_correct)
         ctx.save_for_backward(features_grad, weight_grad, bias_grad)
         return loss_sum, num_correct
@@ -80,7 +81,7 @@ def _choose_part_size(num_slots: int, vocab_size: int) -> int:
 
 
 def _score_part(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-    """Loss, right answers, and the gradients of the logits and of the bias."""
+    """Loss, right answers, the gradient of the logits, and its sum over the slots, which is the bias's."""
     logits = F.linear(features, weight, bias).float()
     is_labelled = labels != IGNORED_LABEL
     answers = labels.clamp(min=0)[:, None]
