@@ -112,7 +112,7 @@ def test_seeds_have_runs_of_their_own_and_a_summary(lab: Lab, tmp_path: Path) ->
     assert [one["loss"] for one in finished.figures] == losses
     summary = json.loads((out / "seeds.json").read_text(encoding="utf-8"))["scores"]["loss"]
     assert summary["mean"] == pytest.approx(sum(losses) / 3)
-    assert summary["deviation"] == pytest.approx(float(torch.tensor(losses).double().std()))
+    assert summary["deviation"] == pytest.approx(float(torch.tensor(losses, dtype=torch.float64).std()))
 
 
 def test_more_seeds_are_added_to_those_that_are_finished(
