@@ -154,6 +154,15 @@ def test_recorded_and_compiled_steps_train_as_plain_ones(family: str, precision:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("family", ["BERT", "ModernBERT"])
+def test_products_in_eight_bits_train_as_those_in_sixteen(family: str) -> None:
+    (sixteen, weights), (eight, eight_weights) = (train(family, True, precision) for precision in ("bf16", "fp8"))
+    assert eight != sixteen
+    torch.testing.assert_close(torch.tensor(eight), torch.tensor(sixteen), rtol=0.03, atol=0)
+    assert (eight_weights - weights).norm() <= 0.3 * weights.norm()
+
+
+@pytest.mark.gpu
 def test_recorded_steps_repeat_themselves_exactly() -> None:
     (first, weights), (second, second_weights) = (train("ModernBERT", True, "bf16") for _ in range(2))
     assert first == second

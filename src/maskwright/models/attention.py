@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from maskwright.models.block_masks import choose_kernel_options
 from maskwright.models.dropout import drop
-from maskwright.models.layers import StackedLinear
+from maskwright.models.layers import Linear, StackedLinear
 
 AttentionMask = Tensor | BlockMask | None
 """What tokens may see: a dense mask, scores to add, or blocks for compiled layers; None where all is seen."""
@@ -68,7 +68,7 @@ class SelfAttention(nn.Module):
         self.num_attn_heads = num_attn_heads
         self.dropout = dropout
         self.qkv = StackedLinear(width, width, num_stacked=3, bias=bias)
-        self.output = nn.Linear(width, width, bias=bias)
+        self.output = Linear(width, width, bias=bias)
 
     def forward(self, hidden: Tensor, attention_mask: AttentionMask, rotation: Rotation | None = None) -> Tensor:
         rows, length, width = hidden.shape

@@ -16,7 +16,7 @@ from maskwright.models.attention import AttentionMask, SelfAttention
 from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder, build_shape, check_choice, check_positive, check_shape
 from maskwright.models.init import ResidualInit
-from maskwright.models.layers import NormalizationType, StochasticDepth, build_activation, build_norm
+from maskwright.models.layers import Linear, NormalizationType, StochasticDepth, build_activation, build_norm
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class BertLayer(nn.Module):
         width = config.hidden_size
         self.attention = SelfAttention(width, config.num_attention_heads, config.attention_probs_dropout_prob)
         self.attention_norm = build_norm(config.normalization_type, width, config.layer_norm_eps)
-        self.up = nn.Linear(width, config.intermediate_size)
+        self.up = Linear(width, config.intermediate_size)
         self.activation = build_activation(config.hidden_act)
-        self.down = nn.Linear(config.intermediate_size, width)
+        self.down = Linear(config.intermediate_size, width)
         self.feed_forward_norm = build_norm(config.normalization_type, width, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.stochastic_depth = StochasticDepth(stochastic_depth_rate)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from maskwright.models import fp8
 from maskwright.models.gelu import GELU
 
 NormalizationType = Literal["layer_norm", "rms_norm"]
@@ -45,7 +46,27 @@ def build_activation(name: str) -> nn.Module:
     return ACTIVATIONS[name]()
 
 
-class StackedLinear(nn.Linear):
+class Linear(nn.Linear):
+    """A product of an encoder's layer, in fp8 where that is switched on and the layer runs compiled."""
+
+    fp8_scales: fp8.Scales | None = None
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self.fp8_scales is not None and torch.compiler.is_compiling():
+            return fp8.multiply(hidden, self.weight, self.bias, self.fp8_scales)
+        return super().forward(hidden)
+
+
+def multiply_in_fp8(model: nn.Module, device: torch.device) -> bool:
+    """Have compiled layers multiply in fp8; whether the model has any that can."""
+    products = [part for part in model.modules() if isinstance(part, Linear) and fp8.fits_fp8(part.weight)]
+    scales = fp8.build_scales(device)
+    for product in products:
+        product.fp8_scales = scales
+    return bool(products)
+
+
+class StackedLinear(Linear):
     """Several projections of one input computed as one product; optimizers may treat each block on its own."""
 
     def __init__(self, in_features: int, out_features: int, num_stacked: int, bias: bool = True) -> None:

@@ -124,7 +124,7 @@ class TrainingConfig(SynonymsOfTraining):
         None, ge=1, description="Tokens of the first steps, from which batches grow to batch_tokens; unset: no growth."
     )
     batch_ramp_share: float = Field(0.2, gt=0, le=1, description="Share of the run in which batches grow.")
-    precision: Literal["auto", "fp32", "bf16", "fp16", "tf32"] = Field(
+    precision: Literal["auto", "fp32", "bf16", "fp16", "tf32", "fp8"] = Field(
         "auto", description="Numbers of the matrix products; auto measures once what is fast on this machine."
     )
     compile: bool | None = Field(

@@ -1,4 +1,4 @@
-"""Whether to train with compiled kernels."""
+"""Whether to train with compiled kernels, and with products in fp8, which they alone have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from importlib.util import find_spec
 import torch
 
 from maskwright.errors import InputError
+from maskwright.models.fp8 import has_fp8
+from maskwright.models.layers import multiply_in_fp8
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import TrainingConfig
 from maskwright.training.world import World
@@ -32,3 +34,12 @@ def should_compile(training: TrainingConfig, device: torch.device, world: World)
     if training.compile and lacks_triton:
         raise InputError("training.compile needs triton on a GPU, which is not installed; install it, or leave it out")
     return training.compile
+
+
+def use_fp8_products(model: Objective, device: torch.device, is_compiled: bool) -> None:
+    if not has_fp8(device):
+        raise InputError("training.precision=fp8 needs an NVIDIA GPU of the Ada or Hopper generation or later")
+    if not is_compiled:
+        raise InputError("training.precision=fp8 is for compiled layers; leave out training.compile=false and fsdp")
+    if not multiply_in_fp8(model, device):
+        raise InputError("training.precision=fp8 is for Maskwright's own encoders, which this is not; use bf16")

@@ -14,7 +14,7 @@ from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.average import WeightAverage
 from maskwright.training.checkpoints import Snapshot, StoredRun, read_checkpoint, take_snapshot
-from maskwright.training.compiling import should_compile, should_record
+from maskwright.training.compiling import should_compile, should_record, use_fp8_products
 from maskwright.training.device import choose_device
 from maskwright.training.history import History
 from maskwright.training.loss_scale import LossScale
@@ -51,6 +51,7 @@ class Engine:
         self.is_compiled = should_compile(training, self.device, self.world)
         if self.is_compiled:
             model.compile_parts()
+        self._round_products()
         self.optimizers = build_optimizers(self.placed.trained, optimizer)
         decay = training.average_decay
         self.average = None if decay is None else WeightAverage(self.placed.trained, decay)
@@ -89,7 +90,12 @@ class Engine:
             self.precision = Precision(begun_in, "the run was begun in it")
             self.precision.apply()
             self.placed.use(self.precision)
+            self._round_products()
         state.precision = self.precision.name
+
+    def _round_products(self) -> None:
+        if self.precision.name == "fp8":
+            use_fp8_products(self.model, self.device, self.is_compiled)
 
     def set_learning_rate(self, step: int, progress: float) -> float:
         peak = self.optimizer_config.learning_rate

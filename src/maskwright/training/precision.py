@@ -21,8 +21,8 @@ from maskwright.errors import InputError
 from maskwright.storage import read_json, write_text
 from maskwright.training.world import World
 
-PrecisionName = Literal["fp32", "tf32", "bf16", "fp16"]
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+PrecisionName = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 _WORTHWHILE = 1.2
 """Fewer bits must be this many times as fast to be chosen."""
 _PATIENCE_S = 1.0
@@ -32,7 +32,10 @@ _NUM_LAYERS = 4
 
 @dataclass(frozen=True)
 class Precision:
-    """The numbers of the matrix products; weights, norms, softmax and loss stay in fp32."""
+    """The numbers of the matrix products; weights, norms, softmax and loss stay in fp32.
+
+    fp8 is for the products of compiled layers; whatever else there is computes in bf16 then.
+    """
 
     name: PrecisionName
     reason: str = "as configured"

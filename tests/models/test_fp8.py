@@ -1,0 +1,96 @@
+"""Products in 8 bits against exact ones, on CPUs by the same operations as on GPUs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import maskwright as mw
+from maskwright.errors import InputError
+from maskwright.models import fp8
+from maskwright.models.layers import Linear, multiply_in_fp8
+from maskwright.training.compiling import use_fp8_products
+from maskwright.training.engine import Engine
+
+CPU = torch.device("cpu")
+ROUNDING = 0.04
+"""Of a product's size; a value is off by at most a sixteenth, and errors of a sum cancel."""
+
+
+def draw(*shape: int, scale: float = 1.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return (torch.randn(*shape, generator=generator) * scale).bfloat16().requires_grad_()
+
+
+def measure_error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    difference = (found - exact).detach().float()
+    return float(difference.norm() / exact.detach().float().norm())
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_products_and_gradients_are_those_of_bf16_but_for_rounding(has_bias):
+    hidden, weight = draw(2, 24, 64), draw(48, 64, scale=0.02)
+    bias = draw(48) if has_bias else None
+    grad = draw(2, 24, 48, scale=1e-6).detach()
+    inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
+    exact = F.linear(hidden, weight, bias)
+    found = fp8.multiply(hidden, weight, bias, fp8.build_scales(CPU))
+    assert 0 < measure_error(found, exact) < ROUNDING
+    exact_grads, found_grads = (torch.autograd.grad(result, inputs, grad) for result in (exact, found))
+    assert 0 < measure_error(found_grads[0], exact_grads[0]) < 2 * ROUNDING  # gradients have a bit less
+    for ours, theirs in zip(found_grads[1:], exact_grads[1:], strict=True):
+        assert measure_error(ours, theirs) < 0.01  # of weights and biases: in bf16
+
+
+def test_values_that_eight_bits_hold_are_multiplied_exactly():
+    hidden = torch.tensor([[0.5, -1.75, 14.0, 0.0] * 4]).bfloat16()
+    weight = torch.eye(16).bfloat16() * 0.25
+    assert fp8.multiply(hidden, weight, None, fp8.build_scales(CPU)).equal(hidden * 0.25)
+
+
+def test_what_is_too_large_is_clipped_and_not_lost():
+    hidden = torch.full((1, 16), 1e4).bfloat16()
+    product = fp8.multiply(hidden, torch.eye(16).bfloat16(), None, fp8.build_scales(CPU))
+    assert product.eq(112).all()
+
+
+@pytest.mark.parametrize("num_masked", [100, 10_000, 10_000_000])
+def test_gradients_of_small_and_huge_batches_survive(num_masked):
+    hidden, weight = draw(1, 32, 64), draw(64, 64, scale=0.02)
+    grad = draw(1, 32, 64, scale=0.03 / num_masked).detach()
+    exact, found = (
+        torch.autograd.grad(product, hidden, grad)[0]
+        for product in (F.linear(hidden, weight), fp8.multiply(hidden, weight, None, fp8.build_scales(CPU)))
+    )
+    assert measure_error(found, exact) < 2 * ROUNDING
+
+
+def test_layers_are_switched_but_for_odd_sizes_and_eager_runs_stay_exact():
+    model = nn.Sequential(Linear(32, 48), Linear(48, 40), nn.Linear(40, 16))
+    hidden = torch.randn(4, 32)
+    exact = model(hidden)
+    assert multiply_in_fp8(model, CPU)
+    assert [getattr(part, "fp8_scales", None) is not None for part in model] == [True, False, False]
+    assert model(hidden).equal(exact)
+    assert not multiply_in_fp8(nn.Sequential(nn.Linear(32, 32)), CPU)
+
+
+def build_model() -> mw.MaskedLanguageModel:
+    encoder = mw.BERT.from_variant("tiny", vocab_size=64, hidden_size=32, num_attention_heads=2, num_hidden_layers=1)
+    return mw.MaskedLanguageModel(encoder, 64, mask_token_id=4, special_token_ids=range(5))
+
+
+def test_a_device_without_it_is_named():
+    training = mw.TrainingConfig(device="cpu", precision="fp8", compile=True)
+    with pytest.raises(InputError, match="needs an NVIDIA GPU of the Ada or Hopper generation"):
+        Engine(build_model(), mw.OptimizerConfig(), mw.ScheduleConfig(), training, seed=0)
+
+
+def test_what_runs_as_it_is_has_none(monkeypatch):
+    monkeypatch.setattr("maskwright.training.compiling.has_fp8", lambda device: True)
+    with pytest.raises(InputError, match="for compiled layers"):
+        use_fp8_products(build_model(), CPU, is_compiled=False)
+    with pytest.raises(InputError, match="Maskwright's own encoders"):
+        use_fp8_products(nn.Sequential(nn.Linear(32, 32)), CPU, is_compiled=True)
