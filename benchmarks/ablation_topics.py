@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 RECIPE = "the recipe"
-INCOMPARABLE = {"next tokens alone", "vocabulary 8,192", "vocabulary 16,384"}
-"""Their questions are others, so their losses do not compare."""
+OTHER_QUESTIONS = {"next tokens alone"}
+OTHER_VOCABULARIES = {f"vocabulary {size:,}": size for size in (2048, 4096, 8192, 16384, 32768)}
+"""Losses of neither compare."""
 TOPICS: dict[str, dict[str, list[str]]] = {
     "optimizer": {
         "AdamW 1e-3": ["optimizer.type=adamw", "optimizer.learning_rate=1e-3"],
@@ -65,8 +66,7 @@ TOPICS: dict[str, dict[str, list[str]]] = {
         "rotary base 160,000": ["model.global_rope_theta=160000"],
     },
     "vocabulary": {
-        "vocabulary 8,192": ["tokenizer.path=null", "tokenizer.vocab_size=8192"],
-        "vocabulary 16,384": ["tokenizer.path=null", "tokenizer.vocab_size=16384"],
+        name: ["tokenizer.path=null", f"tokenizer.vocab_size={size}"] for name, size in OTHER_VOCABULARIES.items()
     },
     "dropout": {
         "dropout 0.1": ["model.hidden_dropout_prob=0.1"],

@@ -4,11 +4,15 @@ Every variant is trained from the same seeds as the recipe itself, so difference
 mean held-out loss, its deviation between seeds, and the difference to the recipe with a 95% interval and the p-value
 of a paired t-test. All masked models answer the same questions, fixed masks on 15% of single tokens, whatever they
 were trained on; for replaced-token detection the generator does. A causal model answers next tokens and another
-vocabulary other tokens: their losses do not compare, the share of minimal pairs (--pairs) does.
+vocabulary other tokens: their losses do not compare, the share of minimal pairs (--pairs) does. Vocabularies are
+compared by the nats a word that held-out sentences need (--sentences-scored): their pseudo-log-likelihood, where what
+follows a token in its word is masked too.
 
     python benchmarks/ablations.py --tokens 1200000 --seeds 3 --jobs 2
     python benchmarks/ablations.py --recipe modern_small --train train.jsonl.zst --validation valid.jsonl.zst \
         --tokenizer bert-base-uncased --tokens 8000000 --batch-tokens 16384 --seeds 3 --jobs 6 --topics optimizer batch
+    python benchmarks/ablations.py --train train.jsonl.zst --validation valid.jsonl.zst --tokenizer tok \
+        --tokens 800000 --seeds 3 --jobs 2 --topics vocabulary --sentences-scored 300
 """
 
 from __future__ import annotations
@@ -18,11 +22,12 @@ import json
 import multiprocessing
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ablation_topics import INCOMPARABLE, RECIPE, TOPICS
+from ablation_topics import OTHER_QUESTIONS, OTHER_VOCABULARIES, RECIPE, TOPICS
 from learn import prepare_texts
 from rich.console import Console
 from scipy.stats import ttest_rel
@@ -30,12 +35,17 @@ from train_step import free_memory
 
 import maskwright as mw
 from maskwright.cli.settings import load_settings
+from maskwright.evaluation.likelihood import score_texts
 from maskwright.evaluation.minimal_pairs import judge_pairs, read_pairs
 from maskwright.evaluation.statistics import compute_seed_interval
 from maskwright.runs.model import load_model
+from maskwright.sections.data import build_sources
+from maskwright.text.sources import read_source
 from maskwright.training.device import choose_device
 
 Figures = dict[str, float]
+MOST_WORDS = 30
+"""Of a sentence that is scored, so that it fits a short row in any vocabulary."""
 
 
 def choose_variants(topics: list[str], wanted: list[str]) -> dict[str, list[str]]:
@@ -69,7 +79,20 @@ def measure(arguments: argparse.Namespace, data: dict[str, str], words: list[str
         figures = {"loss": loss, "accuracy": run.figures["accuracy"]}
         if arguments.pairs:
             figures["pairs"] = judge(run.folder.model, arguments)
+        if arguments.sentences_scored:
+            figures["nats_per_word"] = score_sentences(run.folder.model, arguments)
     return figures
+
+
+def score_sentences(folder: Path, arguments: argparse.Namespace) -> float:
+    source = build_sources(arguments.validation)[0].model_copy(update={"sentences": True})
+    few_words = (text for text in read_source(source) if len(text.split()) <= MOST_WORDS)
+    sentences = list(islice(few_words, arguments.sentences_scored))
+    model, tokenizer = load_model(str(folder))
+    scores = score_texts(model.to(choose_device(arguments.device)), tokenizer, sentences, word_l2r=True)
+    if not scores.fits.all():
+        raise SystemExit("a sentence is too long for the model, so that not all models would be asked the same")
+    return float(-scores.log_likelihoods.sum() / sum(len(text.split()) for text in sentences))
 
 
 def judge(folder: Path, arguments: argparse.Namespace) -> float:
@@ -79,9 +102,9 @@ def judge(folder: Path, arguments: argparse.Namespace) -> float:
     return float(verdicts.points[verdicts.fits].mean())
 
 
-def compare(variant: list[Figures], recipe: list[Figures]) -> dict[str, float]:
+def compare(variant: list[Figures], recipe: list[Figures], measure: str) -> dict[str, float]:
     """By the losses of the same seeds."""
-    losses, base = (np.array([one["loss"] for one in runs]) for runs in (variant, recipe))
+    losses, base = (np.array([one[measure] for one in runs]) for runs in (variant, recipe))
     interval = compute_seed_interval(losses - base)
     p_value = float(ttest_rel(losses, base).pvalue) if len(losses) > 1 else float("nan")
     return {
@@ -98,9 +121,12 @@ def describe(name: str, runs: list[Figures], recipe: list[Figures]) -> str:
     text = f"{name:<44}{losses.mean():7.3f} ± {spread:.3f}  {np.mean([one['accuracy'] for one in runs]):6.1%}"
     if "pairs" in runs[0]:
         text += f"  {np.mean([one['pairs'] for one in runs]):6.1%}"
-    if name == RECIPE or name in INCOMPARABLE:
+    if "nats_per_word" in runs[0]:
+        text += f"  {np.mean([one['nats_per_word'] for one in runs]):6.3f} a word"
+    measure = "nats_per_word" if name in OTHER_VOCABULARIES else "loss"
+    if name in (RECIPE, *OTHER_QUESTIONS) or measure not in runs[0]:
         return text
-    found = compare(runs, recipe)
+    found = compare(runs, recipe, measure)
     return f"{text}  {found['difference']:+.3f} ({found['low']:+.3f} to {found['high']:+.3f}), p {found['p_value']:.3f}"
 
 
@@ -120,8 +146,11 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=[], help="of the topics only these, by name")
     parser.add_argument("--pairs", nargs="*", default=[], help="files of minimal pairs, such as BLiMP's")
     parser.add_argument("--most-pairs", type=int, default=40, help="of each file")
+    parser.add_argument("--sentences-scored", type=int, default=0, help="of the held-out texts, in nats a word")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
+    if arguments.sentences_scored and not arguments.validation:
+        parser.error("--sentences-scored needs --validation")
     if arguments.train and not (arguments.validation and arguments.tokenizer):
         parser.error("--train needs --validation and --tokenizer")
     variants = {RECIPE: []} | choose_variants(arguments.topics, arguments.variants)
