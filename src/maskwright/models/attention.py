@@ -44,7 +44,7 @@ def limit_to_window(attention_mask: Tensor | None, positions: Tensor, half_windo
 class Rotation:
     """Rotary position embedding (Su et al. 2021): turns pairs of query and key features by angles set by position."""
 
-    def __init__(self, positions: Tensor, head_size: int, theta: float) -> None:
+    def __init__(self, positions: Tensor, head_size: int, theta: float | Tensor) -> None:
         frequencies = theta ** (
             -torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float32) / head_size
         )

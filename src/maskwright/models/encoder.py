@@ -164,6 +164,9 @@ class PackedEncoder(nn.Module, ABC):
             self.layer_compiler.see(embedded)
         return EncoderOutput(last_hidden_state=self.run_layers(embedded, positions, document_ids, is_causal))
 
+    def follow(self, progress: float) -> None:
+        """Take note of how much of a run is done, where something of the encoder changes with it."""
+
     def build_mask(
         self,
         hidden: Tensor,

@@ -6,7 +6,7 @@ B rows, S row length, D width, K head size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder, build_shape, check_positive, check_shape
 from maskwright.models.init import ResidualInit
 from maskwright.models.layers import LayerNorm, Linear, build_activation
+from maskwright.models.rotary_ramp import RotaryRamp
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ class ModernBertConfig:
                 f"hidden_size {self.hidden_size} / num_attention_heads {self.num_attention_heads} is odd;"
                 " rotary positions need an even head size"
             )
+
+    @property
+    def rotary_bases(self) -> tuple[float, float]:
+        """Of global and of local layers."""
+        return self.global_rope_theta, self.local_rope_theta
 
     def is_global(self, layer: int) -> bool:
         return layer % self.global_attn_every_n_layers == 0
@@ -108,6 +114,7 @@ class ModernBERT(PackedEncoder):
         self.dropout = Dropout(config.embedding_dropout)
         self.layers = nn.ModuleList(ModernBertLayer(config, index) for index in range(config.num_hidden_layers))
         self.final_norm = _build_norm(config)
+        self.rotary_ramp: RotaryRamp | None = None
         self.reset_parameters()
 
     @property
@@ -155,16 +162,23 @@ class ModernBERT(PackedEncoder):
         config = self.config
         head_size = config.hidden_size // config.num_attention_heads
         half_window = config.local_attention // 2
+        global_base, local_base = self.config.rotary_bases if self.rotary_ramp is None else self.rotary_ramp.bases
         global_mask = self.build_mask(hidden, positions, document_ids, is_causal)
-        global_rotation = Rotation(positions, head_size, config.global_rope_theta)
+        global_rotation = Rotation(positions, head_size, global_base)
         local_mask = self.build_mask(hidden, positions, document_ids, is_causal, half_window)
-        local_rotation = Rotation(positions, head_size, config.local_rope_theta)
+        local_rotation = Rotation(positions, head_size, local_base)
         for layer in self.layers:
             if layer.is_global:
                 hidden = self.run_layer(layer, hidden, global_mask, global_rotation)
             else:
                 hidden = self.run_layer(layer, hidden, local_mask, local_rotation)
         return self.final_norm(hidden)
+
+    def follow(self, progress: float) -> None:
+        """Bases on the way are the model's own: what is saved then is read as it was trained."""
+        if self.rotary_ramp is not None:
+            in_global, in_local = self.rotary_ramp.follow(progress)
+            self.config = replace(self.config, global_rope_theta=in_global, local_rope_theta=in_local)
 
 
 def _build_norm(config: ModernBertConfig) -> LayerNorm:

@@ -77,6 +77,12 @@ class Objective(nn.Module, ABC):
             if isinstance(encoder, PackedEncoder):
                 encoder.layer_compiler = LayerCompiler()
 
+    def follow(self, progress: float) -> None:
+        """Take note of how much of a run is done, before each step."""
+        for encoder in (self.encoder, *self.other_encoders()):
+            if isinstance(encoder, PackedEncoder):
+                encoder.follow(progress)
+
     def other_encoders(self) -> list[nn.Module]:
         """Encoders beside `encoder` whose layers can be cut over processes one by one."""
         return []

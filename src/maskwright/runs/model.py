@@ -47,6 +47,8 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
         return _continue_model(config, tokenizer, config.model.from_)
     if config.model.freeze_encoder:
         raise InputError("model.freeze_encoder keeps an encoder as it is; give the trained one as model.from")
+    if config.model.rope_ramp_share:
+        raise InputError("model.rope_ramp_share is for a trained model; give it as model.from")
     encoder = _build_encoder(config, tokenizer)
     settings: dict[str, Any] = {
         "vocab_size": tokenizer.vocab_size,
@@ -77,8 +79,7 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
         origin = f" (preset {config.preset} may set it: preset=domain_adaptation does not)" if config.preset else ""
         raise InputError(f"model.from={source} brings its own shape; remove model.{name}{origin}")
     model = _load_to_continue(config, tokenizer, source)
-    if stretch:
-        stretch_positions(model, stretch, source)
+    stretch_positions(model, stretch, source, config.model.rope_ramp_share)
     if config.model.freeze_encoder:
         model.encoder.requires_grad_(False)
     check_vocabulary(model, tokenizer)

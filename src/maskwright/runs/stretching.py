@@ -10,16 +10,25 @@ from torch import nn
 
 from maskwright.errors import InputError
 from maskwright.models.modernbert import ModernBERT
+from maskwright.models.rotary_ramp import RotaryRamp
 
-STRETCHING_SETTINGS = ("max_position_embeddings", "global_rope_theta", "local_rope_theta")
+_BASES = ("global_rope_theta", "local_rope_theta")
+STRETCHING_SETTINGS = ("max_position_embeddings", *_BASES)
 """Settings of rotary positions: they are in no weight, so a model to continue from can take others."""
 
 
-def stretch_positions(model: nn.Module, settings: Mapping[str, Any], source: str) -> None:
+def stretch_positions(model: nn.Module, settings: Mapping[str, Any], source: str, ramp_share: float) -> None:
     """Give every encoder of the model (one that detects replaced tokens has two) these settings.
 
-    A larger base turns the features of a position more slowly, which keeps angles within what training has shown.
+    A larger base turns the features of a position more slowly, which keeps angles within what training has shown. It
+    is there at once, or grows over the first share of the run.
     """
+    if ramp_share and not settings.keys() & _BASES:
+        raise InputError(
+            f"model.rope_ramp_share is {ramp_share}, but no rotary base changes; set model.global_rope_theta too"
+        )
+    if not settings:
+        return
     encoders = [module for module in model.modules() if isinstance(module, ModernBERT)]
     if not encoders:
         name = next(iter(settings))
@@ -28,4 +37,8 @@ def stretch_positions(model: nn.Module, settings: Mapping[str, Any], source: str
             " can change"
         )
     for encoder in encoders:
+        begin = encoder.config.rotary_bases
         encoder.config = replace(encoder.config, **settings)
+        if ramp_share:
+            encoder.rotary_ramp = RotaryRamp(begin, encoder.config.rotary_bases, ramp_share)
+            encoder.follow(0.0)

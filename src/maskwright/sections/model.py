@@ -21,6 +21,9 @@ class ModelConfig(Section):
         alias="from",
         description="Continue from this run, model folder or hub id; its shape counts, rotary positions aside.",
     )
+    rope_ramp_share: float = Field(
+        0.0, ge=0, le=1, description="With from: share of the run in which rotary bases grow to those set; 0: at once."
+    )
     freeze_encoder: bool = Field(False, description="With from: train the prediction head alone.")
     hidden_size: int | None = Field(None, ge=1, description="Width of the hidden states.")
     num_hidden_layers: int | None = Field(None, ge=1, description="Number of layers.")
@@ -44,5 +47,13 @@ class ModelConfig(Section):
 
     def shape_overrides(self) -> dict[str, Any]:
         """The encoder's settings that were set."""
-        own = {"family", "variant", "mlm_head_activation", "mlm_head_dropout", "from_", "freeze_encoder"}
+        own = {
+            "family",
+            "variant",
+            "mlm_head_activation",
+            "mlm_head_dropout",
+            "from_",
+            "rope_ramp_share",
+            "freeze_encoder",
+        }
         return self.model_dump(exclude=own, exclude_none=True)

@@ -63,6 +63,7 @@ class TrainStep:
         self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float, progress: float = 0.0
     ) -> StepResult:
         """`batch` is this process's share of the whole one."""
+        self.placed.model.follow(progress)
         if self._graphed is not None:  # an epoch's last batch is smaller, and not worth kernels and a recording
             self._most_rows = max(self._most_rows, batch.num_rows)
             batch = batch.fill_up(self._most_rows)
