@@ -65,6 +65,12 @@ TOPICS: dict[str, dict[str, list[str]]] = {
         "local attention in two of three layers": ["model.global_attn_every_n_layers=3", "model.local_attention=64"],
         "rotary base 160,000": ["model.global_rope_theta=160000"],
     },
+    "longer rows": {
+        "the base stays": ["model.global_rope_theta=10000"],
+        "the base changes at once": ["model.rope_ramp_share=0"],
+        "the base grows over a tenth": ["model.rope_ramp_share=0.1"],
+        "the base grows over a half": ["model.rope_ramp_share=0.5"],
+    },
     "vocabulary": {
         name: ["tokenizer.path=null", f"tokenizer.vocab_size={size}"] for name, size in OTHER_VOCABULARIES.items()
     },

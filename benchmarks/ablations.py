@@ -73,7 +73,8 @@ def measure(arguments: argparse.Namespace, data: dict[str, str], words: list[str
             shared["training.batch_tokens"] = arguments.batch_tokens
         if any(word.startswith("tokenizer.") for word in words):  # shards hold the tokens of one tokenizer
             shared |= {"data.train": arguments.train, "data.validation": arguments.validation}
-        config = load_settings([arguments.recipe, *(f"{key}={value}" for key, value in shared.items()), *words])
+        settings = [f"{key}={value}" for key, value in shared.items()]
+        config = load_settings([arguments.recipe, *settings, *arguments.set, *words])
         run = mw.pretrain(config, console=Console(quiet=True))
         loss = run.figures.get("generator_loss", run.figures.get("mlm_loss", run.figures["loss"]))
         figures = {"loss": loss, "accuracy": run.figures["accuracy"]}
@@ -147,6 +148,7 @@ def main() -> None:
     parser.add_argument("--pairs", nargs="*", default=[], help="files of minimal pairs, such as BLiMP's")
     parser.add_argument("--most-pairs", type=int, default=40, help="of each file")
     parser.add_argument("--sentences-scored", type=int, default=0, help="of the held-out texts, in nats a word")
+    parser.add_argument("--set", nargs="*", default=[], help="overrides of the recipe and of all variants, key=value")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     if arguments.sentences_scored and not arguments.validation:

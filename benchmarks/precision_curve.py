@@ -58,7 +58,9 @@ def train(precision: str, seed: int, arguments: argparse.Namespace) -> Curve:
     lines = [line for line in run.folder.read_metrics() if "lr" in line]
     rate = statistics.median(line["tokens_per_s"] for line in lines)
     steps, losses = [int(line["step"]) for line in lines], [line["loss"] for line in lines]
-    return Curve(precision, seed, steps, losses, run.figures["loss"], rate)
+    curve = Curve(precision, seed, steps, losses, run.figures["loss"], rate)
+    print(f"{curve.name}: done, held-out loss {curve.held_out:.3f}", flush=True)
+    return curve
 
 
 def show(curves: list[Curve]) -> None:
