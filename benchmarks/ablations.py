@@ -44,8 +44,8 @@ from maskwright.text.sources import read_source
 from maskwright.training.device import choose_device
 
 Figures = dict[str, float]
-MOST_WORDS = 30
-"""Of a sentence that is scored, so that it fits a short row in any vocabulary."""
+MOST_CHARACTERS = 60
+"""Of a sentence that is scored, so that it fits a row of 64 tokens in any vocabulary."""
 
 
 def choose_variants(topics: list[str], wanted: list[str]) -> dict[str, list[str]]:
@@ -87,8 +87,8 @@ def measure(arguments: argparse.Namespace, data: dict[str, str], words: list[str
 
 def score_sentences(folder: Path, arguments: argparse.Namespace) -> float:
     source = build_sources(arguments.validation)[0].model_copy(update={"sentences": True})
-    few_words = (text for text in read_source(source) if len(text.split()) <= MOST_WORDS)
-    sentences = list(islice(few_words, arguments.sentences_scored))
+    short = (text for text in read_source(source) if len(text) <= MOST_CHARACTERS)
+    sentences = list(islice(short, arguments.sentences_scored))
     model, tokenizer = load_model(str(folder))
     scores = score_texts(model.to(choose_device(arguments.device)), tokenizer, sentences, word_l2r=True)
     if not scores.fits.all():
@@ -169,8 +169,8 @@ def main() -> None:
         for name, futures in started.items():
             results[name] = [future.result() for future in futures]
             print(describe(name, results[name], results[RECIPE]), flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+            if arguments.json:
+                arguments.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":
