@@ -1,9 +1,9 @@
 """Matrix products in 8 bits, which GPUs of the Hopper generation compute twice as fast as in bf16.
 
-Values and weights are rounded to e4m3 (3 bits of fraction), gradients to e5m2 (2 bits, a wider range); sums are fp32.
-The gradients of weights, which are added up over many steps, stay products in bf16. Scales are fixed powers of two:
-these formats have exponents of their own, which cover 15 and 30 octaves, so that a scale need only place the window.
-What lies above it is clipped.
+Values and weights are rounded to e4m3 (3 bits of fraction), gradients to e5m2 (2 bits, a wider range); sums take the
+hardware's fast way, with some bits fewer than fp32. The gradients of weights, which are added up over many steps, stay
+products in bf16. Scales are fixed powers of two: these formats have exponents of their own, which cover 15 and 30
+octaves, so that a scale need only place the window. What lies above it is clipped.
 """
 
 from __future__ import annotations
