@@ -67,7 +67,6 @@ TOPICS: dict[str, dict[str, list[str]]] = {
     },
     "longer rows": {
         "the base stays": ["model.global_rope_theta=10000"],
-        "the base changes at once": ["model.rope_ramp_share=0"],
         "the base grows over a tenth": ["model.rope_ramp_share=0.1"],
         "the base grows over a half": ["model.rope_ramp_share=0.5"],
     },

@@ -104,7 +104,7 @@ def judge(folder: Path, arguments: argparse.Namespace) -> float:
 
 
 def compare(variant: list[Figures], recipe: list[Figures], measure: str) -> dict[str, float]:
-    """By the losses of the same seeds."""
+    """By what the same seeds reached."""
     losses, base = (np.array([one[measure] for one in runs]) for runs in (variant, recipe))
     interval = compute_seed_interval(losses - base)
     p_value = float(ttest_rel(losses, base).pvalue) if len(losses) > 1 else float("nan")

@@ -48,6 +48,7 @@ def train(precision: str, seed: int, arguments: argparse.Namespace) -> Curve:
         "data.validation": arguments.validation,
         "training.precision": precision,
         "training.max_steps": arguments.steps,
+        "training.max_seconds": "null",
         "training.log_every_steps": arguments.every,
         "training.evaluate_every_steps": arguments.steps,
         "training.checkpoint_every_steps": 10**6,
@@ -86,7 +87,7 @@ def ratio(curve: Curve, first: Curve) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipe", default="classic_bert_base", help="a recipe's name or file")
+    parser.add_argument("--recipe", default="modern_small", help="a recipe's name or file")
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--validation", type=Path, required=True)
     parser.add_argument("--tokenizer", required=True)
