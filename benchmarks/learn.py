@@ -57,7 +57,7 @@ class Result:
     """Of everything: reading, compiling, training, evaluating."""
     folder: str
     curve: list[tuple[float, int, float]]
-    """Seconds, tokens, held-out loss; ours is measured at the end of every epoch."""
+    """Seconds, tokens, held-out loss: ours at the end of every epoch, the peer's after every fifth of its time."""
 
 
 def read_budget(text: str) -> tuple[float, int]:
@@ -100,11 +100,16 @@ def run_peer(seed: int, settings: dict[str, str], pairs: list[MinimalPair], argu
     begun = time.monotonic()
     precision = choose_precision("auto", torch.device(arguments.device)).name
     peer = PeerSettings(arguments.peer_seconds, seed, arguments.device, precision, arguments.peer_compiled)
-    run = train_peer(Path(settings["data.train"]), arguments.out / name_peer(seed, arguments), peer)
-    free_memory()
     config = load_settings([arguments.recipe, *(f"{key}={value}" for key, value in settings.items())])
+    folder = arguments.out / name_peer(seed, arguments)
+
+    def measure() -> float:
+        return ask(folder, config, [], arguments.device)[0]
+
+    run = train_peer(Path(settings["data.train"]), folder, peer, measure)
+    free_memory()
     loss, accuracy, score = ask(run.folder, config, pairs, arguments.device)
-    curve = [(arguments.peer_seconds, run.tokens, loss)]
+    curve = [*run.curve, (arguments.peer_seconds, run.tokens, loss)]
     facts = (run.tokens, run.first_step_s, time.monotonic() - begun, str(run.folder), curve)
     return Result("transformers", arguments.peer_seconds, seed, loss, accuracy, score, *facts)
 
@@ -158,8 +163,15 @@ def show(result: Result) -> None:
         f"  accuracy {result.accuracy:.1%}{pairs}  {result.tokens / 1e6:8.1f}M tokens"
         f"  {result.tokens / result.seconds / 1e3:7,.0f}k/s  first step {result.first_step_s:.1f} s"
         f"  {result.wall_s:.0f} s in all",
-        flush=True,
     )
+    points = [f"{loss:.3f} at {seconds:.0f} s, {tokens / 1e6:.1f}M" for seconds, tokens, loss in thin_out(result.curve)]
+    print("  held-out loss " + "; ".join(points), flush=True)
+
+
+def thin_out(curve: list[tuple[float, int, float]], num_points: int = 6) -> list[tuple[float, int, float]]:
+    """Some of the points, from the first to the last."""
+    places = np.unique(np.linspace(0, len(curve) - 1, min(num_points, len(curve))).round().astype(int))
+    return [curve[place] for place in places.tolist()]
 
 
 def summarise(results: list[Result]) -> str:

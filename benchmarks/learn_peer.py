@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from maskwright.training.precision import Precision
 
 NUM_COMPILING = 3
 """Steps before the clock starts: the first ones wait for the compiler."""
+NUM_STRETCHES = 5
+"""A run is measured after each of them but the last, which is for the caller."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,15 @@ class PeerRun:
     tokens: int
     steps: int
     first_step_s: float
+    curve: list[tuple[float, int, float]]
+    """Seconds, tokens, held-out loss."""
 
 
-def train_peer(prepared: Path, folder: Path, settings: PeerSettings) -> PeerRun:
-    """Train and save; rows are the documents one after another, cut at the row length, as `run_mlm.py` groups them."""
+def train_peer(prepared: Path, folder: Path, settings: PeerSettings, measure: Callable[[], float]) -> PeerRun:
+    """Train and save; rows are the documents one after another, cut at the row length, as `run_mlm.py` groups them.
+
+    `measure` gives the held-out loss of what is saved; the clock stands still for it.
+    """
     torch.manual_seed(settings.seed)
     device = torch.device(settings.device)
     tokenizer = AutoTokenizer.from_pretrained(prepared / TOKENIZER_FOLDER)
@@ -63,6 +70,7 @@ def train_peer(prepared: Path, folder: Path, settings: PeerSettings) -> PeerRun:
     begun = time.monotonic()
     first_step_s = 0.0
     steps = tokens = 0
+    curve: list[tuple[float, int, float]] = []
     while (progress := 0.0 if steps < NUM_COMPILING else (time.monotonic() - begun) / settings.seconds) < 1:
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in next(batches).items()}
         for group in optimizer.param_groups:
@@ -81,9 +89,16 @@ def train_peer(prepared: Path, folder: Path, settings: PeerSettings) -> PeerRun:
             first_step_s = time.monotonic() - begun
         if steps == NUM_COMPILING:
             begun = time.monotonic()
+        if progress >= (len(curve) + 1) / NUM_STRETCHES:
+            synchronize(settings.device)
+            stopped = time.monotonic()
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            curve.append((stopped - begun, tokens, measure()))
+            begun += time.monotonic() - stopped
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return PeerRun(folder, tokens, steps, first_step_s)
+    return PeerRun(folder, tokens, steps, first_step_s, curve)
 
 
 def build_model(vocab_size: int, settings: PeerSettings) -> BertForMaskedLM:
