@@ -154,12 +154,15 @@ class TestHybrid:
         unshifted = HybridLanguageModel(build_encoder(), VOCAB, **HEAD, shifts_masks=False)
         assert torch.equal(unshifted.corrupt_for_evaluation(batch, 1, 0.5).labels, plain.labels)
 
-    def test_slots_hold_all_labels(self):
-        model = HybridLanguageModel(build_encoder(), VOCAB, **HEAD, causal_share=0.5)
-        for seed in range(20):
-            ids = torch.randint(5, VOCAB, (64, 20))
-            corrupted = model.corrupt(from_padded(ids, sample_ids=torch.arange(64)), seed, 0, 0.15)
-            assert int(corrupted.num_overflowing()) == 0
+    @pytest.mark.parametrize(("share", "ratio"), [(0.25, 0.3), (0.5, 0.15), (0.05, 0.3)])
+    def test_slots_are_enough_for_every_draw_and_not_many_more(self, share, ratio):
+        model = HybridLanguageModel(build_encoder(), VOCAB, **HEAD, causal_share=share)
+        ids = torch.randint(5, VOCAB, (256, 64))
+        batch = from_padded(ids, sample_ids=torch.arange(len(ids)))
+        draws = [model.corrupt(batch, seed, 0, ratio) for seed in range(60)]
+        assert sum(int(draw.num_overflowing()) for draw in draws) == 0
+        mean_count = sum(int(draw.counts) for draw in draws) / len(draws)
+        assert max(draw.num_slots for draw in draws) < 1.5 * mean_count
 
     def test_a_share_beyond_one_is_refused(self):
         with pytest.raises(InputError, match=r"causal_share is 1\.5"):

@@ -67,7 +67,7 @@ class HybridLanguageModel(MaskedLanguageModel):
         is_causal = draws < threshold(share)
         input_ids = torch.where(is_causal, batch.input_ids, masked.batch.input_ids)
         labels = torch.where(is_causal, label_next_tokens(batch), masked.labels)
-        num_slots = _count_slots(labels.shape, share + (1 - share) * ratio)
+        num_slots = _count_slots(labels.shape, share, masked.num_slots)
         return CorruptedBatch(batch.with_input_ids(input_ids), labels, num_slots, is_causal)
 
     def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
@@ -80,8 +80,13 @@ class HybridLanguageModel(MaskedLanguageModel):
         return replace(masked, labels=shift_left(masked.labels, batch)) if self.shifts_masks else masked
 
 
-def _count_slots(shape: torch.Size, share: float) -> int:
-    """Whole samples, of a row's length at most, are causal or not: the count varies by as much."""
+def _count_slots(shape: torch.Size, causal_share: float, num_masked_slots: int) -> int:
+    """Enough for next tokens of a share of the samples and masks of the others, up to six standard deviations.
+
+    The samples, a row long at most, are drawn one by one: a causal one needs a slot for every token.
+    """
     num_tokens, length = shape.numel(), shape[1]
-    expected = num_tokens * share
-    return min(num_tokens, math.ceil(expected + 6 * math.sqrt(expected * length)))
+    masked_share = num_masked_slots / num_tokens
+    expected = num_tokens * (causal_share + (1 - causal_share) * masked_share)
+    deviation = (1 - masked_share) * math.sqrt(num_tokens * length * causal_share * (1 - causal_share))
+    return min(num_tokens, math.ceil(expected + 6 * deviation))
