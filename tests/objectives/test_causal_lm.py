@@ -138,10 +138,24 @@ class TestHybrid:
     def test_the_share_of_causal_samples_is_the_one_asked_for(self):
         model = HybridLanguageModel(build_encoder(), VOCAB, **HEAD, causal_share=lambda progress: progress)
         batch = from_padded(torch.full((4000, 3), 7), sample_ids=torch.arange(4000))
-        for progress in (0.2, 0.7):
+        for progress in (0.0, 0.2, 0.7):
             share = model.corrupt(batch, 0, 0, progress=progress).is_causal.float().mean()
             assert float(share) == pytest.approx(progress, abs=0.03)
-        assert model.corrupt(batch, 0, 0, progress=0.0).is_causal is None
+        none = HybridLanguageModel(build_encoder(), VOCAB, **HEAD, causal_share=0.0)
+        assert none.corrupt(batch, 0, 0).is_causal is None
+
+    def test_without_causal_samples_it_is_a_masked_language_model(self):
+        ids, attention_mask = make_rows((9, 14, 5, 8))
+        batch = pack(ids, attention_mask)
+        masked = MaskedLanguageModel(build_encoder(), VOCAB, **HEAD).eval()
+        phased = HybridLanguageModel(
+            build_encoder(), VOCAB, **HEAD, causal_share=lambda progress: 0.0, shifts_masks=False
+        )
+        phased.eval().load_state_dict(masked.state_dict())
+        ours, theirs = phased.corrupt(batch, 3, 1, 0.4), masked.corrupt(batch, 3, 1, 0.4)
+        assert torch.equal(ours.labels, theirs.labels)
+        assert ours.num_slots == theirs.num_slots
+        assert torch.equal(phased.loss_sums(ours).losses, masked.loss_sums(theirs).losses)
 
     def test_masked_tokens_are_answered_one_place_earlier(self):
         ids, attention_mask = make_rows((14, 14))

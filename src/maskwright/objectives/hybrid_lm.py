@@ -60,9 +60,10 @@ class HybridLanguageModel(MaskedLanguageModel):
     ) -> CorruptedBatch:
         ratio = self.mask_ratio if ratio is None else ratio
         masked = self._shift(self.masker.corrupt(batch, ratio, seed, epoch), batch)
-        share = self.causal_share(progress) if callable(self.causal_share) else self.causal_share
-        if not share:
+        if self.causal_share == 0:
             return masked
+        # A share that follows progress may be 0 for a while: batches stay of one kind, as compiled kernels want them.
+        share = self.causal_share(progress) if callable(self.causal_share) else self.causal_share
         draws = random_uint32(compute_key(seed, epoch, Stream.OBJECTIVE), batch.sample_ids)
         is_causal = draws < threshold(share)
         input_ids = torch.where(is_causal, batch.input_ids, masked.batch.input_ids)
