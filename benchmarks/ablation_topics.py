@@ -35,7 +35,10 @@ TOPICS: dict[str, dict[str, list[str]]] = {
     "objective": {
         "hybrid, 25% causal": ["training.mode=hybrid", "training.causal_share=0.25"],
         "hybrid, 50% causal": ["training.mode=hybrid", "training.causal_share=0.5"],
-        "next tokens until 25%": ["objective=[{mode: clm, until: 0.25}, {mode: mlm}]"],
+        **{
+            f"next tokens until {until:.0%}": [f"objective=[{{mode: clm, until: {until}}}, {{mode: mlm}}]"]
+            for until in (0.15, 0.25, 0.4)
+        },
         "next sentence too": ["pairs.task=nsp"],
         "sentence order too": ["pairs.task=sop"],
         "replaced tokens (the generator)": ["training.mode=rtd"],

@@ -24,7 +24,8 @@ def check_objective(config: Config) -> None:
         )
     if config.objective and mode != "mlm":
         raise InputError(
-            f"training.mode is {mode} and objective has phases, each with a mode of its own; remove training.mode"
+            f"training.mode is {mode} and objective has phases, each with a mode of its own; remove training.mode, or"
+            " set objective=[]"
         )
 
 
