@@ -71,6 +71,11 @@ def train_peer(prepared: Path, folder: Path, settings: PeerSettings, measure: Ca
     first_step_s = 0.0
     steps = tokens = 0
     curve: list[tuple[float, int, float]] = []
+
+    def save() -> None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
     while (progress := 0.0 if steps < NUM_COMPILING else (time.monotonic() - begun) / settings.seconds) < 1:
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in next(batches).items()}
         for group in optimizer.param_groups:
@@ -92,12 +97,10 @@ def train_peer(prepared: Path, folder: Path, settings: PeerSettings, measure: Ca
         if progress >= (len(curve) + 1) / NUM_STRETCHES:
             synchronize(settings.device)
             stopped = time.monotonic()
-            model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+            save()
             curve.append((stopped - begun, tokens, measure()))
             begun += time.monotonic() - stopped
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save()
     return PeerRun(folder, tokens, steps, first_step_s, curve)
 
 

@@ -36,7 +36,6 @@ class Stream(IntEnum):
     PAIR_LABEL = 14
     SAMPLING = 11
     OBJECTIVE = 15
-    CUTS = 16
 
 
 def compute_key(seed: int, epoch: int, stream: Stream) -> int:

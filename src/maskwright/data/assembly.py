@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from maskwright.batch import PackedBatch
-from maskwright.data.recutting import Recut
 from maskwright.data.rows import NUM_SPECIALS, RowPlan
 from maskwright.data.store import TokenStore
 
@@ -26,17 +25,9 @@ class SpecialIds:
 class BatchAssembler:
     """Fills the arrays of one batch, shard by shard; with or without the beginnings of words."""
 
-    def __init__(
-        self,
-        num_rows: int,
-        row_length: int,
-        specials: SpecialIds,
-        with_words: bool = False,
-        recut: Recut | None = None,
-    ) -> None:
+    def __init__(self, num_rows: int, row_length: int, specials: SpecialIds, with_words: bool = False) -> None:
         self._shape = (num_rows, row_length)
         self._specials = specials
-        self._recut = recut
         self._input_ids = np.full(num_rows * row_length, specials.pad, dtype=np.int64)
         self._document_ids, self._positions, self._sample_ids = np.zeros((3, num_rows * row_length), dtype=np.int64)
         self._word_starts = np.ones(num_rows * row_length, dtype=bool) if with_words else None
@@ -47,8 +38,7 @@ class BatchAssembler:
         """Put samples of a shard into rows: row `rows[i]` takes the next `counts[i]` of them."""
         sizes = plan.samples.lengths[samples] + NUM_SPECIALS
         target, positions, is_last = self._lay_out(rows, counts, sizes, sample_ids)
-        starts = plan.samples.starts[samples] if self._recut is None else self._recut.move(store, plan.samples, samples)
-        source = np.repeat(starts - 1, sizes) + positions
+        source = np.repeat(plan.samples.starts[samples] - 1, sizes) + positions
         self._write(target, store, source, is_first=positions == 0, is_separator=is_last)
 
     def _lay_out(

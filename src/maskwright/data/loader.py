@@ -20,7 +20,6 @@ from maskwright.data.order import EpochOrder
 from maskwright.data.pair_assembly import PairAssembler
 from maskwright.data.pairs import MIN_PAIR_TOKENS, NUM_PAIR_SPECIALS, PairDraws, Pairing
 from maskwright.data.prefetch import prefetch
-from maskwright.data.recutting import Recut
 from maskwright.data.rows import NUM_SPECIALS, RowPlan
 from maskwright.data.shards import Shards, StoresInMemory
 from maskwright.data.store import SampleIndex, TokenStore
@@ -36,8 +35,7 @@ class PackedLoader:
 
     `rows_per_batch` counts the rows of all ranks together: a rank gets its share of every batch, so what a batch holds
     does not depend on the number of ranks. `with_words` adds `word_starts` to the batches, for masking by words;
-    `pairing` makes samples pairs of segments, with `token_type_ids` and `pair_labels`; `recut` cuts long documents in
-    other places in every epoch after the first, if they are shuffled.
+    `pairing` makes samples pairs of segments, with `token_type_ids` and `pair_labels`.
     """
 
     def __init__(
@@ -57,7 +55,6 @@ class PackedLoader:
         pin_memory: bool = False,
         with_words: bool = False,
         pairing: Pairing | None = None,
-        recut: bool = False,
     ) -> None:
         shortest_row = NUM_SPECIALS + 1 if pairing is None else NUM_PAIR_SPECIALS + MIN_PAIR_TOKENS
         if row_length < shortest_row:
@@ -80,11 +77,8 @@ class PackedLoader:
             self.shards.check_words()
         self._with_words = with_words
         if pairing is not None:
-            if recut:
-                raise InputError("data.recut is for single texts, pairs are cut in their own way; unset one of the two")
             pairing.check(self.shards, row_length - NUM_PAIR_SPECIALS)
         self._pairing = pairing
-        self._recut = recut and shuffle
         self.num_specials = NUM_SPECIALS if pairing is None else NUM_PAIR_SPECIALS
         self._specials = SpecialIds(cls_token_id, sep_token_id, pad_token_id)
         self._next_epoch = 0
@@ -143,7 +137,7 @@ class PackedLoader:
     def _build_assembler(self, num_rows: int, epoch: int) -> BatchAssembler:
         arguments = (num_rows, self.row_length, self._specials, self._with_words)
         if self._pairing is None:
-            return BatchAssembler(*arguments, Recut(self.seed, epoch) if self._recut else None)
+            return BatchAssembler(*arguments)
         # What is not shuffled is the same in every epoch and run, as an evaluation needs it.
         draws = PairDraws(self.seed, epoch) if self.shuffle else PairDraws(0, 0)
         return PairAssembler(*arguments, pairing=self._pairing, draws=draws)

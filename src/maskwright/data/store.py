@@ -54,7 +54,6 @@ class SampleIndex:
 
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
-    max_tokens: int
 
     @classmethod
     def build(cls, store: TokenStore, max_tokens: int) -> SampleIndex:
@@ -63,7 +62,7 @@ class SampleIndex:
         document = np.repeat(np.arange(store.num_documents), pieces)
         piece = np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         starts = store.offsets[:-1][document] + piece * max_tokens
-        return cls(starts, np.minimum(max_tokens, store.offsets[1:][document] - starts), max_tokens)
+        return cls(starts, np.minimum(max_tokens, store.offsets[1:][document] - starts))
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -168,7 +168,6 @@ def _loader_options(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
         "window": config.data.packing_window,
         "pin_memory": torch.cuda.is_available(),
         "with_words": config.masking.needs_words,
-        "recut": config.data.recut,
         "pairing": None if config.pairs.task is None else build_pairing(config.pairs.task),
     }
 

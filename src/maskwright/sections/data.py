@@ -72,9 +72,6 @@ class DataConfig(Section):
         0.05, gt=0, lt=1, description="Share of texts held out when no validation is given."
     )
     max_length: int = Field(128, ge=3, description="Row length in tokens; longer documents are split.")
-    recut: bool = Field(
-        False, description="Cut long documents in other places in every epoch after the first; for text seen often."
-    )
     packing_window: int = Field(10_000, ge=1, description="Shuffled samples packed into rows together.")
 
     @field_validator("train", "validation", mode="before")
