@@ -62,10 +62,10 @@ def test_draws_do_not_depend_on_the_layout_of_the_batch():
     assert torch.equal(model.propose(padded.rows(1, 2))[0], ids[1:2])
 
 
-def test_the_key_of_the_draws_changes_with_seed_and_epoch():
+def test_the_draws_change_with_seed_and_epoch():
     model, batch = build_model(), make_padded()
-    keys = {model.corrupt(batch, seed, epoch).sampling_key for seed in (0, 1, 2) for epoch in (0, 1, 2)}
-    assert len(keys) == 9
+    draws = {tuple(model.corrupt(batch, seed, epoch).draws[0].tolist()) for seed in (0, 1, 2) for epoch in (0, 1, 2)}
+    assert len(draws) == 9
     assert not torch.equal(model.propose(batch, 0)[0], model.propose(batch, 1)[0])
 
 
@@ -224,7 +224,8 @@ def test_evaluation_masks_single_tokens_whatever_the_strategy():
     asked, expected = model.corrupt_for_evaluation(batch, 5, 0.3), plain.corrupt_for_evaluation(batch, 5, 0.3)
     assert torch.equal(asked.labels, expected.labels)
     assert not torch.equal(model.corrupt(batch, 5, 0, 0.3).labels, expected.labels)
-    assert asked.sampling_key == expected.sampling_key != model.corrupt_for_evaluation(batch, 6, 0.3).sampling_key
+    assert torch.equal(asked.draws, expected.draws)
+    assert not torch.equal(asked.draws, model.corrupt_for_evaluation(batch, 6, 0.3).draws)
 
 
 def test_a_vocabulary_smaller_than_the_table_predicts_its_own_tokens_alone():
@@ -268,5 +269,5 @@ def test_a_foreign_encoder_is_refused():
 
 def test_a_batch_that_another_objective_corrupted_is_refused():
     model = build_model()
-    with pytest.raises(InputError, match=r"a CorruptedBatch without a key .* this model's own corrupt\(\)"):
+    with pytest.raises(InputError, match=r"a CorruptedBatch without numbers .* this model's own corrupt\(\)"):
         model.loss_sums(model.masker.corrupt(make_padded(), 0.3, 0, 0))

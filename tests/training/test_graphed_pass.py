@@ -110,6 +110,8 @@ def test_only_native_models_that_compute_layers_once_are_recorded(tiny_model: mw
     assert not should_record(tiny_model, mw.TrainingConfig(), torch.device("cpu"), World())
     assert not should_record(tiny_model, mw.TrainingConfig(), gpu, World(rank=0, size=2))
     assert not should_record(tiny_model, mw.TrainingConfig(activation_checkpointing=True), gpu, World())
+    detector = mw.ReplacedTokenDetection(tiny_model.encoder, VOCAB_SIZE, mask_token_id=4)
+    assert should_record(detector, mw.TrainingConfig(), gpu, World())
     foreign = mw.MaskedLanguageModel(PlainEncoder(), VOCAB_SIZE, mask_token_id=4)
     assert not should_record(foreign, mw.TrainingConfig(), gpu, World())
 
@@ -119,26 +121,28 @@ def test_epochs_share_one_training_step(tiny_model: mw.MaskedLanguageModel) -> N
     assert engine.begin(TrainingState(), print) is engine.begin(TrainingState(), print)
 
 
-def train(family: str, compile: bool, precision: str) -> tuple[list[float], Tensor]:
+def train(
+    family: str, compile: bool, precision: str, objective: type[Any] = mw.MaskedLanguageModel
+) -> tuple[list[float], Tensor]:
     """Losses over steps of falling mask ratio, and the weights after them."""
     torch.manual_seed(0)
     shape = {"num_hidden_layers": 3, "vocab_size": VOCAB_SIZE, "max_position_embeddings": 256}
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if family == "BERT" else {}
     encoder = getattr(mw, family).from_variant("tiny", **shape, **rates)
-    model = mw.MaskedLanguageModel(
-        encoder, VOCAB_SIZE, mask_token_id=4, special_token_ids=range(5), mlm_head_dropout=0.0
-    )
+    model = objective(encoder, VOCAB_SIZE, mask_token_id=4, special_token_ids=range(5), mlm_head_dropout=0.0)
     training = mw.TrainingConfig(device="cuda", precision=precision, compile=compile)
     engine = Engine(model, mw.OptimizerConfig(learning_rate=1e-3), mw.ScheduleConfig(), training, seed=0)
     step = engine.begin(TrainingState(), print)
     random = torch.Generator().manual_seed(2)
-    losses = []
+    num_parts = len(model.part_weights)
+    losses: list[float] = []
     for number in range(8):
         ids = torch.randint(5, VOCAB_SIZE, (8, 256), generator=random)
         ids[:, 200 - number :] = 0
         batch = from_padded(ids, attention_mask=ids != 0).to("cuda")
         result = step(batch, step=number, epoch=0, mask_ratio=0.4 - 0.03 * number)
-        losses.append(float(result.sums[0] / result.sums[1]))
+        sums, counts, _ = result.sums.tensor_split([num_parts, 2 * num_parts])
+        losses += (sums / counts).tolist()
     return losses, torch.cat([param.detach().flatten() for param in model.parameters()]).cpu()
 
 
@@ -151,6 +155,16 @@ def test_recorded_and_compiled_steps_train_as_plain_ones(family: str, precision:
     )
     torch.testing.assert_close(torch.tensor(recorded), torch.tensor(plain), rtol=tolerance, atol=0)
     assert (recorded_weights - weights).norm() <= 10 * tolerance * weights.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["BERT", "ModernBERT"])
+def test_recorded_detection_of_replaced_tokens_trains_as_a_plain_one(family: str) -> None:
+    (plain, weights), (recorded, recorded_weights) = (
+        train(family, is_compiled, "fp32", mw.ReplacedTokenDetection) for is_compiled in (False, True)
+    )
+    torch.testing.assert_close(torch.tensor(recorded), torch.tensor(plain), rtol=1e-3, atol=0)
+    assert (recorded_weights - weights).norm() <= 1e-3 * weights.norm()
 
 
 @pytest.mark.gpu

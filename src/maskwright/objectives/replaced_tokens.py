@@ -32,12 +32,12 @@ from maskwright.objectives.token_sampling import draw_uniform, sample_tokens
 from maskwright.randomness import Stream, compute_key
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReplaceableBatch(CorruptedBatch):
     """A masked batch whose masked tokens will be replaced by ones that the generator draws."""
 
-    sampling_key: int = 0
-    """The hash of seed and epoch that the draws are a function of."""
+    draws: Tensor
+    """(B, S) numbers in [0, 1), by which the generator's tokens are drawn: of (seed, epoch, sample, position) alone."""
 
     @property
     def is_real(self) -> Tensor:
@@ -149,6 +149,10 @@ class ReplacedTokenDetection(Objective):
     def token_masker(self) -> TokenMasker:
         return self.masker.token_masker
 
+    @property
+    def is_recordable(self) -> bool:
+        return True
+
     def other_encoders(self) -> list[nn.Module]:
         return [self.generator.encoder_layers]
 
@@ -186,7 +190,7 @@ class ReplacedTokenDetection(Objective):
         """Generator and discriminator: their losses, their right answers and the discriminator's scores in bins."""
         if not isinstance(corrupted, ReplaceableBatch):
             raise InputError(
-                f"the batch is a {type(corrupted).__name__} without a key to draw replacements by; corrupt it with"
+                f"the batch is a {type(corrupted).__name__} without numbers to draw replacements by; corrupt it with"
                 " this model's own corrupt()"
             )
         generated, ids = self._generate(corrupted)
@@ -216,11 +220,10 @@ class ReplacedTokenDetection(Objective):
 
         self.generator.encoder_layers.recomputes_activations = self.encoder.recomputes_activations
         embedded = self.encoder.embed(batch.input_ids, batch.positions, batch.token_type_ids)
-        hidden = self.generator(embedded, batch).flatten(0, 1)[places]
+        hidden = self.generator(embedded, batch).flatten(0, 1).index_select(0, places)
         logits = self.generator.predict(hidden, self.encoder.get_input_embeddings().weight)
 
-        sample_ids, positions = batch.sample_ids.flatten()[places], batch.positions.flatten()[places]
-        drawn = sample_tokens(logits, draw_uniform(corrupted.sampling_key, sample_ids, positions), self.temperature)
+        drawn = sample_tokens(logits, corrupted.draws.flatten()[places], self.temperature)
         # Empty slots all stand for the first token; their draws go to a place behind the last, which is cut off.
         targets = places.where(slot_labels != IGNORED_LABEL, num_tokens)
         original_ids = corrupted.original_ids
@@ -259,8 +262,9 @@ class ReplacedTokenDetection(Objective):
 
 
 def _make_replaceable(masked: CorruptedBatch, seed: int, epoch: int) -> ReplaceableBatch:
-    sampling_key = compute_key(seed, epoch, Stream.SAMPLING)
-    return ReplaceableBatch(masked.batch, masked.labels, masked.num_slots, masked.is_causal, sampling_key)
+    batch = masked.batch
+    draws = draw_uniform(compute_key(seed, epoch, Stream.SAMPLING), batch.sample_ids, batch.positions)
+    return ReplaceableBatch(batch, masked.labels, masked.num_slots, masked.is_causal, draws=draws)
 
 
 def _check_arguments(given: Mapping[str, Any]) -> None:
