@@ -28,6 +28,7 @@ SHAPES = {
     "quickstart": (2, 128),
     "classic_bert_base": (12, 768),
     "modern_small": (6, 512),
+    "ten_minutes": (12, 768),
     "modern_base": (22, 768),
     "modern_large": (28, 1024),
     "low_resource": (4, 128),
