@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -54,8 +55,31 @@ class TestSteps:
         assert checkup_step._choose_rows(100, 0.1, lambda few: few_s) == rows
 
     def test_the_time_that_rows_share_is_not_multiplied(self) -> None:
-        assert checkup_step._extrapolate(row_s=3.0, measured_s=5.0, measured_rows=3, num_rows=10) == pytest.approx(12)
-        assert checkup_step._extrapolate(row_s=3.0, measured_s=3.0, measured_rows=1, num_rows=10) == pytest.approx(30)
+        # Rows take 1 s each and share 2 s, and the update takes 4 s.
+        assert checkup_step._extrapolate(3.0, 5.0, 9.0, measured_rows=3, num_rows=10) == pytest.approx(16)
+        assert checkup_step._extrapolate(1.0, 1.0, 5.0, measured_rows=1, num_rows=10) == pytest.approx(14)
+
+    @pytest.mark.parametrize(("row_s", "rows"), [(0.1, 4), (2.0, 2), (6.0, 1)])
+    def test_slow_rows_are_measured_in_twos_or_alone(self, row_s: float, rows: int) -> None:
+        assert checkup_step._choose_rows(100, row_s, lambda rows: 9.0) == rows
+
+    def test_an_update_slower_than_its_rows_is_not_multiplied(
+        self, build_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _, data, trainer = build_run()
+        step = trainer.optimizers.step
+
+        def step_slowly(skip: torch.Tensor) -> None:
+            torch.ones(50_000_000)
+            time.sleep(0.3)
+            step(skip)
+
+        monkeypatch.setattr(trainer.optimizers, "step", step_slowly)
+        monkeypatch.setattr(checkup_step, "_LONGEST_STEP_S", 0.0)
+        figures = measure_steps(trainer, data.train, 0.15)
+        assert figures.measured_share == 1 / 8
+        assert figures.seconds < 8 * 0.3
+        assert 200_000_000 < figures.working_bytes < 250_000_000
 
     def test_growing_batches_are_measured_full_grown(self, build_run: Callable[..., Any]) -> None:
         _, data, trainer = build_run(training={"batch_tokens_start": 64})

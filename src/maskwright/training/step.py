@@ -63,16 +63,8 @@ class TrainStep:
         self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float, progress: float = 0.0
     ) -> StepResult:
         """`batch` is this process's share of the whole one."""
-        self.placed.model.follow(progress)
-        if self._graphed is not None:  # an epoch's last batch is smaller, and not worth kernels and a recording
-            self._most_rows = max(self._most_rows, batch.num_rows)
-            batch = batch.fill_up(self._most_rows)
-
-        def corrupt(part: PackedBatch) -> CorruptedBatch:
-            return self.placed.model.corrupt(part, self.seed, epoch, mask_ratio, progress)
-
-        sums, num_tokens, num_overflowing = self.micro_batches.run(
-            batch, lambda parts: self._accumulate(parts, [corrupt(part) for part in parts], step)
+        sums, num_tokens, num_overflowing = self.compute_gradients(
+            batch, step=step, epoch=epoch, mask_ratio=mask_ratio, progress=progress
         )
         if self.loss_scale is not None:
             torch._foreach_mul_(self._gradients(), 1.0 / self.loss_scale.scale)
@@ -88,10 +80,26 @@ class TrainStep:
             self.loss_scale.update(skip)
         return StepResult(sums, num_tokens, num_overflowing, grad_norm, skip, is_scale_overflow)
 
+    def compute_gradients(
+        self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float, progress: float = 0.0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Leave them with the parameters; the sums, the number of tokens and that of masked ones without a slot."""
+        self.placed.model.follow(progress)
+        if self._graphed is not None:  # an epoch's last batch is smaller, and not worth kernels and a recording
+            self._most_rows = max(self._most_rows, batch.num_rows)
+            batch = batch.fill_up(self._most_rows)
+
+        def corrupt(part: PackedBatch) -> CorruptedBatch:
+            return self.placed.model.corrupt(part, self.seed, epoch, mask_ratio, progress)
+
+        return self.micro_batches.run(
+            batch, lambda parts: self._accumulate(parts, [corrupt(part) for part in parts], step)
+        )
+
     def _accumulate(
         self, parts: list[PackedBatch], corrupted: list[CorruptedBatch], step: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of all parts; returns the sums, the number of tokens and that of masked ones without a slot."""
+        """The gradients of all parts, as `compute_gradients` returns them."""
         # Dropout draws from the global generator; seeding it makes it a function of (seed, step, rank).
         dropout_key = compute_key(compute_key(self.seed, step, Stream.DROPOUT), self.world.rank, Stream.DROPOUT)
         torch.manual_seed(dropout_key >> 1)

@@ -50,26 +50,40 @@ class StepFigures:
 def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> StepFigures:
     """Take steps on the first batch, at the learning rate a run starts with."""
     warnings: list[str] = []
-    batch = read_step(train, trainer.config).to(trainer.engine.device)
+    device = trainer.engine.device
+    batch = read_step(train, trainer.config).to(device)
     step = trainer.engine.begin(trainer.state, warnings.append)
     trainer.engine.set_learning_rate(0, 0.0)
 
+    def forward(num_rows: int) -> None:
+        corrupted = trainer.model.corrupt(batch.rows(0, num_rows), 0, 0, mask_ratio, 0.0)
+        trainer.engine.placed.loss_sums(corrupted)
+
+    def differentiate(num_rows: int) -> None:
+        step.compute_gradients(batch.rows(0, num_rows), step=0, epoch=0, mask_ratio=mask_ratio)
+        _wait_for(device)
+
     def run(num_rows: int) -> StepResult:
         result = step(batch.rows(0, num_rows), step=0, epoch=0, mask_ratio=mask_ratio)
-        _wait_for(trainer.engine.device)
+        _wait_for(device)
         return result
 
     attention = watch_attention(lambda: run(1))
-    row_s = _time(lambda: run(1))
-    num_rows = _choose_rows(batch.num_rows, row_s, lambda rows: _time(lambda: run(rows)))
+    row_s = _time(lambda: differentiate(1))
+    num_rows = _choose_rows(batch.num_rows, row_s, lambda rows: _time(lambda: differentiate(rows)))
     # The last step's gradients are dropped when the next begins; they would count twice.
     trainer.optimizers.zero_grad()
     results: list[StepResult] = []
-    peak = measure_peak(trainer.engine.device, lambda: results.append(run(num_rows)))
-    seconds = row_s if num_rows == 1 else _time_repeatedly(lambda: run(num_rows))
-    working = _scale_memory(peak, trainer, _rows_at_a_time(step, num_rows, batch), _rows_at_a_time(step, None, batch))
+    working = measure_peak(device, lambda: results.append(run(num_rows)))
+    part_s = _time(lambda: differentiate(num_rows))
+    whole_s = _time_repeatedly(lambda: run(num_rows))
+    num_more = _rows_at_a_time(step, None, batch) - _rows_at_a_time(step, num_rows, batch)
+    if num_more:
+        # The gradients of a large model hide in the backward pass what a few rows have kept for it.
+        per_row = max(_measure_another_row(device, 2, forward), _measure_another_row(device, num_rows, differentiate))
+        working += num_more * per_row
     return StepFigures(
-        seconds=_extrapolate(row_s, seconds, num_rows, batch.num_rows),
+        seconds=_extrapolate(row_s, part_s, whole_s, num_rows, batch.num_rows),
         num_tokens=batch.num_tokens(),
         num_places=batch.input_ids.numel(),
         working_bytes=working,
@@ -95,27 +109,27 @@ def _is_finite(result: StepResult) -> bool:
 
 
 def _choose_rows(num_rows: int, row_s: float, time_rows: Callable[[int], float]) -> int:
-    """As many as fit into the longest step; a few rows tell what one more takes, a single one mostly the optimizer."""
-    few = min(_FEW_ROWS, num_rows)
-    if few == 1 or few * row_s > _LONGEST_STEP_S:
+    """As many as fit into the longest step; a few tell what one more takes."""
+    few = min(num_rows, _FEW_ROWS if _FEW_ROWS * row_s <= _LONGEST_STEP_S else 2)
+    if few == 1 or row_s > _LONGEST_STEP_S:
         return 1
     few_s = time_rows(few)
     per_row = max(few_s - row_s, 1e-9) / (few - 1)
     return max(few, min(num_rows, few + int((_LONGEST_STEP_S - few_s) / per_row)))
 
 
-def _extrapolate(row_s: float, measured_s: float, measured_rows: int, num_rows: int) -> float:
-    """A part of a step takes the same time whatever the rows; two measurements tell it from the rest."""
-    if measured_rows == 1:
-        return row_s * num_rows
-    per_row = max(0.0, measured_s - row_s) / (measured_rows - 1)
-    return measured_s + per_row * (num_rows - measured_rows)
+def _extrapolate(row_s: float, part_s: float, whole_s: float, measured_rows: int, num_rows: int) -> float:
+    """`whole_s`, update included, for more rows; gradients of one and of a part of them tell what another takes."""
+    per_row = row_s if measured_rows == 1 else max(0.0, part_s - row_s) / (measured_rows - 1)
+    return whole_s + per_row * (num_rows - measured_rows)
 
 
-def _scale_memory(peak: int, trainer: Trainer, measured_rows: int, rows_at_a_time: int) -> int:
-    """Gradients stay the same; activations grow with the rows that are worked on at a time."""
-    gradients = sum(one.grad.nbytes for one in trainer.engine.placed.trained.parameters() if one.grad is not None)
-    return gradients + max(0, peak - gradients) * rows_at_a_time // measured_rows
+def _measure_another_row(device: torch.device, num_rows: int, work: Callable[[int], object]) -> int:
+    """The memory that one more takes in `work`, told by one and by several; 0 where there are not several."""
+    if num_rows == 1:
+        return 0
+    several, one = measure_peak(device, lambda: work(num_rows)), measure_peak(device, lambda: work(1))
+    return max(0, several - one) // (num_rows - 1)
 
 
 def _rows_at_a_time(step: TrainStep, num_rows: int | None, batch: PackedBatch) -> int:
