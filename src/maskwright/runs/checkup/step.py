@@ -75,8 +75,8 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
     trainer.optimizers.zero_grad()
     results: list[StepResult] = []
     working = measure_peak(device, lambda: results.append(run(num_rows)))
-    part_s = _time(lambda: differentiate(num_rows))
     whole_s = _time_repeatedly(lambda: run(num_rows))
+    part_s = _time(lambda: differentiate(num_rows)) if num_rows < batch.num_rows else whole_s
     num_more = _rows_at_a_time(step, None, batch) - _rows_at_a_time(step, num_rows, batch)
     if num_more:
         # The gradients of a large model hide in the backward pass what a few rows have kept for it.
