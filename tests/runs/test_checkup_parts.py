@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
+from maskwright.batch import PackedBatch
 from maskwright.config import Config, build_config
 from maskwright.runs.checkup import step as checkup_step
 from maskwright.runs.checkup.attention import watch_attention
@@ -19,6 +21,7 @@ from maskwright.runs.checkup.speed import check_loader, check_step, measure_load
 from maskwright.runs.checkup.step import StepFigures, measure_steps
 from maskwright.runs.checkup.units import format_bytes, format_seconds
 from maskwright.training.precision import Precision
+from maskwright.training.step import TrainStep
 
 CPU = torch.device("cpu")
 
@@ -82,6 +85,25 @@ class TestSteps:
         assert figures.seconds < 8 * 1.0
         assert 200_000_000 < figures.working_bytes < 250_000_000
 
+    def test_what_a_first_time_takes_is_not_part_of_a_step(
+        self, build_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _, data, trainer = build_run()
+        compute_gradients = TrainStep.compute_gradients
+        seen_rows: set[int] = set()
+
+        def compile_first(self: TrainStep, batch: PackedBatch, **others: Any) -> Any:
+            if batch.num_rows not in seen_rows:
+                time.sleep(0.6)
+            seen_rows.add(batch.num_rows)
+            return compute_gradients(self, batch, **others)
+
+        monkeypatch.setattr(TrainStep, "compute_gradients", compile_first)
+        monkeypatch.setattr(checkup_step, "_LONGEST_STEP_S", 0.5)
+        figures = measure_steps(trainer, data.train, 0.15)
+        assert figures.measured_share == 1.0
+        assert figures.seconds < 0.5
+
     def test_growing_batches_are_measured_full_grown(self, build_run: Callable[..., Any]) -> None:
         _, data, trainer = build_run(training={"batch_tokens_start": 64})
         assert data.train.rows_per_batch == 2
@@ -105,6 +127,16 @@ class TestSteps:
         seen = watch_attention(lambda: attend(query, query, query, dropout_p=dropout).sum().backward())
         assert kernel in seen
         assert "backward" not in seen
+
+    def test_compiled_work_is_watched_uncompiled(self) -> None:
+        query = torch.randn(1, 2, 8, 16)
+
+        def attend_flexibly() -> torch.Tensor:
+            attended = flex_attention(query, query, query)
+            assert isinstance(attended, torch.Tensor)
+            return attended
+
+        assert watch_attention(torch.compile(attend_flexibly, backend="eager")) == "flex"
 
 
 class TestLoader:

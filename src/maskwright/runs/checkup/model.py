@@ -50,4 +50,4 @@ def check_precision(engine: Engine) -> Finding:
 
 
 def check_attention(kernel: str) -> Finding:
-    return Finding("attention", "OK", f"within documents, by {kernel}, as seen in a step")
+    return Finding("attention", "OK", f"within documents, by {kernel}, as seen in a pass")

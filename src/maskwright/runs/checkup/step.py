@@ -22,6 +22,7 @@ from maskwright.training.trainer import Trainer
 _LONGEST_STEP_S = 5.0
 """Batches whose step would take longer are measured in part."""
 _FEW_ROWS = 4
+_FEW_PLACES = 128
 _TIMING_S = 3.0
 _MOST_TIMED = 30
 
@@ -55,8 +56,8 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
     step = trainer.engine.begin(trainer.state, warnings.append)
     trainer.engine.set_learning_rate(0, 0.0)
 
-    def forward(num_rows: int) -> None:
-        corrupted = trainer.model.corrupt(batch.rows(0, num_rows), 0, 0, mask_ratio, 0.0)
+    def forward(rows: PackedBatch) -> None:
+        corrupted = trainer.model.corrupt(rows, 0, 0, mask_ratio, 0.0)
         trainer.engine.placed.loss_sums(corrupted)
 
     def differentiate(num_rows: int) -> None:
@@ -68,9 +69,11 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
         _wait_for(device)
         return result
 
-    attention = watch_attention(lambda: run(1))
-    row_s = _time(lambda: differentiate(1))
-    num_rows = _choose_rows(batch.num_rows, row_s, lambda rows: _time(lambda: differentiate(rows)))
+    short_row = batch.rows(0, 1).map_fields(lambda field: field[:, :_FEW_PLACES])
+    attention = watch_attention(lambda: forward(short_row))  # uncompiled attention keeps the scores of all places
+    run(1)
+    row_s = _time_again(lambda: differentiate(1))
+    num_rows = _choose_rows(batch.num_rows, row_s, lambda rows: _time_again(lambda: differentiate(rows)))
     # The last step's gradients are dropped when the next begins; they would count twice.
     trainer.optimizers.zero_grad()
     results: list[StepResult] = []
@@ -80,7 +83,10 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
     num_more = _rows_at_a_time(step, None, batch) - _rows_at_a_time(step, num_rows, batch)
     if num_more:
         # The gradients of a large model hide in the backward pass what a few rows have kept for it.
-        per_row = max(_measure_another_row(device, 2, forward), _measure_another_row(device, num_rows, differentiate))
+        per_row = max(
+            _measure_another_row(device, 2, lambda rows: forward(batch.rows(0, rows))),
+            _measure_another_row(device, num_rows, differentiate),
+        )
         working += num_more * per_row
     return StepFigures(
         seconds=_extrapolate(row_s, part_s, whole_s, num_rows, batch.num_rows),
@@ -144,6 +150,12 @@ def _time_repeatedly(work: Callable[[], object]) -> float:
     while not seconds or (sum(seconds) < _TIMING_S and len(seconds) < _MOST_TIMED):
         seconds.append(_time(work))
     return median(seconds)
+
+
+def _time_again(work: Callable[[], object]) -> float:
+    """Without what only the first time takes, such as compiling for this number of rows."""
+    work()
+    return _time(work)
 
 
 def _time(work: Callable[[], object]) -> float:
