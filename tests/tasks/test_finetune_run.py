@@ -104,6 +104,17 @@ def test_patience_ends_the_run_and_brings_the_best_epoch_back(lab: Lab, tmp_path
     assert figures["accuracy"] == max(accuracies) > accuracies[-1]
 
 
+@pytest.mark.parametrize(("settings", "kept"), [((), None), (("training.keep_every_steps=16",), {"step-16"})])
+def test_a_finished_run_keeps_no_checkpoints_but_those_asked_for(
+    lab: Lab, tmp_path: Path, settings: tuple[str, ...], kept: set[str] | None
+) -> None:
+    run(lab.config(epochs=3, patience=2), tmp_path / "run", "training.checkpoint_every_steps=4", *settings)
+    folder = RunFolder(tmp_path / "run")
+    found = {path.name for path in folder.checkpoints.iterdir()} if folder.checkpoints.exists() else None
+    assert found == kept
+    assert TaskModel.from_pretrained(folder.model).task.num_outputs == 2
+
+
 def test_seeds_have_runs_of_their_own_and_a_summary(lab: Lab, tmp_path: Path) -> None:
     out = tmp_path / "seeds"
     finished = run(lab.config(epochs=1), out, num_seeds=3)

@@ -27,7 +27,7 @@ from maskwright.tasks.config import TaskConfig, load_task_config
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.predictions import Answers, answer_examples
 from maskwright.training.callbacks import Callback, EarlyStopping
-from maskwright.training.checkpoints import clear_leftovers
+from maskwright.training.checkpoints import clear_leftovers, remove_all
 from maskwright.training.device import choose_device
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import check_trackers
@@ -158,6 +158,7 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
         for note in write_task_report(run, inputs.config, figures, draw):
             say(session.console, f"note: {note}")
         run.write_final(figures)
+        remove_all(run.checkpoints, config.training.keep_every_steps)
     return figures
 
 

@@ -105,9 +105,22 @@ def _remove_old(folder: Path, newest: Path, retention: Retention) -> None:
     best = find_best(folder)
     existing = list_checkpoints(folder)
     for old in existing[existing.index(newest) + retention.last :]:
-        is_milestone = retention.every_steps is not None and _step_of(old) % retention.every_steps == 0
-        if not is_milestone and old != best:
+        if not _is_milestone(old, retention.every_steps) and old != best:
             shutil.rmtree(old)
+
+
+def remove_all(folder: Path, every_steps: int | None = None) -> None:
+    """Of a run that nobody will go on with; those of steps that are a multiple of `every_steps` stay."""
+    milestones = {path for path in list_checkpoints(folder) if _is_milestone(path, every_steps)}
+    if not milestones:
+        shutil.rmtree(folder)
+        return
+    for path in set(folder.iterdir()) - milestones:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _is_milestone(checkpoint: Path, every_steps: int | None) -> bool:
+    return every_steps is not None and _step_of(checkpoint) % every_steps == 0
 
 
 def name_best(folder: Path, step: int | None, loss: float | None) -> None:
