@@ -95,7 +95,7 @@ def test_a_missing_option_is_named(command: Command) -> None:
 def test_help_tells_the_defaults_that_count() -> None:
     group: Any = typer.main.get_command(app)
     helps = {option.name: option.help for option in group.commands["finetune"].params}
-    for name in ("epochs", "learning_rate", "batch_size"):
+    for name in ("epochs", "batch_size"):
         assert helps[name].endswith(f"unset: {TaskConfig.model_fields[name].default}.")
 
 

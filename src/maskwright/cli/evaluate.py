@@ -52,7 +52,9 @@ def evaluate(
     tasks: Annotated[str | None, typer.Option(help="glue: such as CoLA,RTE; unset: all that are there.")] = None,
     limit: Annotated[int | None, typer.Option(min=2, help="glue: train on so many first examples.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="glue: passes over the examples; unset: 3.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="glue: peak learning rate; unset: 5e-05.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="glue: peak learning rate; unset: suits the encoder.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="glue: the folder of its runs; unset: runs/glue.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -36,7 +36,7 @@ def finetune(
     label_column: Annotated[str | None, typer.Option(help="The column with the label; unset: guessed.")] = None,
     tag_scheme: Annotated[str | None, typer.Option(help="ner: convert tags to io, bio or bioes.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the examples; unset: 3.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate; unset: 5e-05.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate; unset: suits the encoder.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples of a step; unset: 32.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Longest example in tokens; unset: the model's.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Train so many times, and tell mean and spread.")] = 1,

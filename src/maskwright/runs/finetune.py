@@ -24,6 +24,7 @@ from maskwright.runs.pretrain import build_callbacks, resume_newest
 from maskwright.runs.task_pictures import draw_task_pictures
 from maskwright.storage import read_json
 from maskwright.tasks.config import TaskConfig, load_task_config
+from maskwright.tasks.learning_rate import choose_learning_rate, measure_weights
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.predictions import Answers, answer_examples
 from maskwright.training.callbacks import Callback, EarlyStopping
@@ -82,6 +83,7 @@ def finetune(
     with world.naming_the_departed():
         inputs = world.main_first(lambda: _prepare(config, out, folders, overwrite, console))
         _check_micro_batches(inputs, training.micro_batch_tokens)
+        configs = _settle_learning_rate(configs, inputs, console)
         session = _Session(inputs, world, console, overwrite)
         figures = [_run_seed(one, session) for one in configs]
         if num_seeds > 1 and world.is_main:
@@ -109,6 +111,16 @@ def _check_micro_batches(inputs: TaskInputs, micro_batch_tokens: int | None) -> 
             f"training.micro_batch_tokens={micro_batch_tokens} would cut the batch, whose pairs are each other's"
             " negatives; leave it out, or take a smaller --batch-size or training.activation_checkpointing=true"
         )
+
+
+def _settle_learning_rate(configs: list[Config], inputs: TaskInputs, console: Console) -> list[Config]:
+    if inputs.config.learning_rate is not None:
+        return configs
+    rate = choose_learning_rate(inputs.encoder)
+    size, width = measure_weights(inputs.encoder), inputs.encoder.hidden_size
+    say(console, f"learning rate: {rate:g}, for weights of root mean square {size:.3f} and a width of {width}")
+    optimizer = configs[0].optimizer.model_copy(update={"learning_rate": rate})
+    return [one.model_copy(update={"optimizer": optimizer}) for one in configs]
 
 
 def _check_same_task(folder: Path, config: TaskConfig) -> None:

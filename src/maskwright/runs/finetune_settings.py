@@ -51,7 +51,7 @@ def build_run_config(config: TaskConfig, folder: Path, seed: int, settings: Sequ
         "run": {"name": folder.name, "out": str(folder.parent), "seed": seed},
         "model": {"from": config.model},
         "data": {"train": config.train, "validation": config.validation},
-        "optimizer": {"learning_rate": config.learning_rate},
+        "optimizer": {} if config.learning_rate is None else {"learning_rate": config.learning_rate},
         "schedule": {"type": "linear"},
         "training": {"epochs": config.epochs, "compile": False},  # rows differ in shape from batch to batch
     }

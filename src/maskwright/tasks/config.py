@@ -28,7 +28,9 @@ class TaskConfig(Section):
         None, description="ner: convert tags to io, bio or bioes; unset: keep those of the files."
     )
     epochs: int = Field(3, ge=1, description="Passes over the training examples.")
-    learning_rate: float = Field(5e-5, gt=0, description="Peak learning rate of the head.")
+    learning_rate: float | None = Field(
+        None, gt=0, description="Peak learning rate of the head; unset: chosen for the encoder."
+    )
     batch_size: int = Field(32, ge=1, description="Examples of a step.")
     max_length: int | None = Field(None, ge=8, description="Longest example in tokens; unset: what the model takes.")
     freeze_layers: int | None = Field(

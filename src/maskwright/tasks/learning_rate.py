@@ -1,0 +1,28 @@
+"""The learning rate of a fine-tuning for which none was given."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from maskwright.models.encoder import PackedEncoder
+
+_BERT_BASE_RATE, _BERT_BASE_WIDTH = 5e-5, 768
+_LARGEST_USUAL_SIZE = 0.06
+"""Of weights: BERT's and its published descendants' are smaller, those that Muon trained two to four times as large."""
+
+
+def choose_learning_rate(encoder: PackedEncoder) -> float:
+    """BERT-base's usual rate for encoders like it; wide ones want smaller steps, large weights want larger ones."""
+    rate = _BERT_BASE_RATE * _BERT_BASE_WIDTH / encoder.hidden_size
+    return float(f"{rate * max(1.0, measure_weights(encoder) / _LARGEST_USUAL_SIZE):.1e}")
+
+
+@torch.no_grad()
+def measure_weights(encoder: PackedEncoder) -> float:
+    """The root mean square over the matrices of its layers."""
+    weights = [module.weight for module in encoder.modules() if isinstance(module, nn.Linear)]
+    total = sum(float(weight.double().square().sum()) for weight in weights)
+    return math.sqrt(total / sum(weight.numel() for weight in weights))
