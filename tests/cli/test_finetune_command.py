@@ -97,6 +97,8 @@ def test_help_tells_the_defaults_that_count() -> None:
     helps = {option.name: option.help for option in group.commands["finetune"].params}
     for name in ("epochs", "batch_size"):
         assert helps[name].endswith(f"unset: {TaskConfig.model_fields[name].default}.")
+    assert TaskConfig.model_fields["learning_rate"].default is None
+    assert helps["learning_rate"].endswith("unset: suits the encoder.")
 
 
 def test_help_shows_an_example(command: Command) -> None:

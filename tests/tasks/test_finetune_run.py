@@ -14,7 +14,7 @@ from rich.console import Console
 from task_lab import Lab, build_records, write_lines
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, RunError
 from maskwright.runs.finetune import FinishedTask, finetune
 from maskwright.runs.finetune_inputs import load_task_inputs
 from maskwright.runs.folder import RunFolder
@@ -113,6 +113,17 @@ def test_a_finished_run_keeps_no_checkpoints_but_those_asked_for(
     found = {path.name for path in folder.checkpoints.iterdir()} if folder.checkpoints.exists() else None
     assert found == kept
     assert TaskModel.from_pretrained(folder.model).task.num_outputs == 2
+
+
+def test_a_run_whose_checkpoints_could_not_be_written_finishes(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_the_disk(folder: Path, *others: Any) -> Path:
+        raise RunError(f"cannot write {folder}: no space left")
+
+    monkeypatch.setattr("maskwright.training.writer.write_snapshot", fill_the_disk)
+    run(lab.config(epochs=1), tmp_path / "run")
+    assert read_final(tmp_path / "run")["epochs"] == 1
 
 
 def test_seeds_have_runs_of_their_own_and_a_summary(lab: Lab, tmp_path: Path) -> None:

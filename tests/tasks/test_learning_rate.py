@@ -30,7 +30,7 @@ def build_encoder(width: int, size: float) -> BERT:
 def test_narrow_encoders_and_large_weights_get_larger_steps(width: int, size: float, rate: float) -> None:
     encoder = build_encoder(width, size)
     assert measure_weights(encoder) == pytest.approx(size, rel=0.02)
-    assert choose_learning_rate(encoder) == pytest.approx(rate, rel=0.03)
+    assert choose_learning_rate(width, measure_weights(encoder)) == pytest.approx(rate, rel=0.03)
 
 
 def test_the_size_of_weights_is_that_of_the_layers_alone() -> None:
@@ -45,6 +45,7 @@ def test_a_run_without_a_rate_takes_the_one_that_suits_its_encoder(lab: Lab, tmp
     config = lab.config(learning_rate=None, epochs=1)
     console = Console(record=True, width=200)
     finetune(config, tmp_path / "run", settings=["training.device=cpu", "training.precision=fp32"], console=console)
-    chosen = choose_learning_rate(load_task_inputs(config, lambda text: None).encoder)
+    encoder = load_task_inputs(config, lambda text: None).encoder
+    chosen = choose_learning_rate(encoder.hidden_size, measure_weights(encoder))
     assert load_config(tmp_path / "run" / "config.yaml").optimizer.learning_rate == chosen != 5e-5
     assert f"learning rate: {chosen:g}, for weights of root mean square" in console.export_text()

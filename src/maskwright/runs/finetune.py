@@ -28,7 +28,7 @@ from maskwright.tasks.learning_rate import choose_learning_rate, measure_weights
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.predictions import Answers, answer_examples
 from maskwright.training.callbacks import Callback, EarlyStopping
-from maskwright.training.checkpoints import clear_leftovers, remove_all
+from maskwright.training.checkpoints import clear_leftovers, remove_checkpoints
 from maskwright.training.device import choose_device
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import check_trackers
@@ -116,8 +116,8 @@ def _check_micro_batches(inputs: TaskInputs, micro_batch_tokens: int | None) -> 
 def _settle_learning_rate(configs: list[Config], inputs: TaskInputs, console: Console) -> list[Config]:
     if inputs.config.learning_rate is not None:
         return configs
-    rate = choose_learning_rate(inputs.encoder)
     size, width = measure_weights(inputs.encoder), inputs.encoder.hidden_size
+    rate = choose_learning_rate(width, size)
     say(console, f"learning rate: {rate:g}, for weights of root mean square {size:.3f} and a width of {width}")
     optimizer = configs[0].optimizer.model_copy(update={"learning_rate": rate})
     return [one.model_copy(update={"optimizer": optimizer}) for one in configs]
@@ -170,7 +170,7 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
         for note in write_task_report(run, inputs.config, figures, draw):
             say(session.console, f"note: {note}")
         run.write_final(figures)
-        remove_all(run.checkpoints, config.training.keep_every_steps)
+        remove_checkpoints(run.checkpoints, config.training.keep_every_steps)
     return figures
 
 

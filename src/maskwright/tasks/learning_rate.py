@@ -14,15 +14,15 @@ _LARGEST_USUAL_SIZE = 0.06
 """Of weights: all-MiniLM-L6-v2 has as much, encoders that Muon trained two to three times as much."""
 
 
-def choose_learning_rate(encoder: PackedEncoder) -> float:
+def choose_learning_rate(width: int, weights_size: float) -> float:
     """BERT-base's usual rate at its width; wider encoders want smaller steps, larger weights want larger ones."""
-    rate = _BERT_BASE_RATE * _BERT_BASE_WIDTH / encoder.hidden_size
-    return float(f"{rate * max(1.0, measure_weights(encoder) / _LARGEST_USUAL_SIZE):.1e}")
+    rate = _BERT_BASE_RATE * _BERT_BASE_WIDTH / width
+    return float(f"{rate * max(1.0, weights_size / _LARGEST_USUAL_SIZE):.1e}")
 
 
 @torch.no_grad()
 def measure_weights(encoder: PackedEncoder) -> float:
-    """The root mean square over the matrices of its layers."""
+    """The root mean square over its matrices, without embeddings."""
     weights = [module.weight for module in encoder.modules() if isinstance(module, nn.Linear)]
     total = sum(float(weight.double().square().sum()) for weight in weights)
     return math.sqrt(total / sum(weight.numel() for weight in weights))

@@ -109,14 +109,15 @@ def _remove_old(folder: Path, newest: Path, retention: Retention) -> None:
             shutil.rmtree(old)
 
 
-def remove_all(folder: Path, every_steps: int | None = None) -> None:
-    """Of a run that nobody will go on with; those of steps that are a multiple of `every_steps` stay."""
-    milestones = {path for path in list_checkpoints(folder) if _is_milestone(path, every_steps)}
-    if not milestones:
-        shutil.rmtree(folder)
+def remove_checkpoints(folder: Path, keep_every_steps: int | None = None) -> None:
+    """Of a run that nobody will go on with; those of steps that are a multiple of `keep_every_steps` stay."""
+    if not folder.is_dir():  # none could be written
         return
+    milestones = {path for path in list_checkpoints(folder) if _is_milestone(path, keep_every_steps)}
     for path in set(folder.iterdir()) - milestones:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if not milestones:
+        folder.rmdir()
 
 
 def _is_milestone(checkpoint: Path, every_steps: int | None) -> bool:

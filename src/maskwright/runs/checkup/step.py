@@ -71,8 +71,8 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
 
     short_row = batch.rows(0, 1).map_fields(lambda field: field[:, :_FEW_PLACES])
     attention = watch_attention(lambda: forward(short_row))  # uncompiled attention keeps the scores of all places
-    run(1)
-    row_s = _time_again(lambda: differentiate(1))
+    run(1)  # compiles, and gives the optimizer its state
+    row_s = _time(lambda: differentiate(1))
     num_rows = _choose_rows(batch.num_rows, row_s, lambda rows: _time_again(lambda: differentiate(rows)))
     # The last step's gradients are dropped when the next begins; they would count twice.
     trainer.optimizers.zero_grad()
