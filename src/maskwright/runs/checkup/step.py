@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ _FEW_ROWS = 4
 _FEW_PLACES = 128
 _TIMING_S = 3.0
 _MOST_TIMED = 30
+_MUCH_FASTER = 0.75
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,9 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
 
     short_row = batch.rows(0, 1).map_fields(lambda field: field[:, :_FEW_PLACES])
     attention = watch_attention(lambda: forward(short_row))  # uncompiled attention keeps the scores of all places
-    run(1)  # compiles, and gives the optimizer its state
-    row_s = _time(lambda: differentiate(1))
-    num_rows = _choose_rows(batch.num_rows, row_s, lambda rows: _time_again(lambda: differentiate(rows)))
+    run(1)  # gives the optimizer its state
+    row_s = _time_settled(lambda: differentiate(1))
+    num_rows = _choose_rows(batch.num_rows, row_s, lambda rows: _time_settled(lambda: differentiate(rows)))
     # The last step's gradients are dropped when the next begins; they would count twice.
     trainer.optimizers.zero_grad()
     results: list[StepResult] = []
@@ -146,16 +148,18 @@ def _rows_at_a_time(step: TrainStep, num_rows: int | None, batch: PackedBatch) -
 
 def _time_repeatedly(work: Callable[[], object]) -> float:
     """The median of as many as a few seconds allow, at least one."""
-    seconds: list[float] = []
-    while not seconds or (sum(seconds) < _TIMING_S and len(seconds) < _MOST_TIMED):
+    seconds = [_time_settled(work)]
+    while sum(seconds) < _TIMING_S and len(seconds) < _MOST_TIMED:
         seconds.append(_time(work))
     return median(seconds)
 
 
-def _time_again(work: Callable[[], object]) -> float:
-    """Without what only the first time takes, such as compiling for this number of rows."""
-    work()
-    return _time(work)
+def _time_settled(work: Callable[[], object]) -> float:
+    """Again while that is much faster: the first times compile, and record what a GPU is to repeat."""
+    before_s, seconds = math.inf, _time(work)
+    while seconds < _MUCH_FASTER * before_s:
+        before_s, seconds = seconds, _time(work)
+    return seconds
 
 
 def _time(work: Callable[[], object]) -> float:
