@@ -1,50 +1,80 @@
-"""Dropout on CPUs: torch's meaning, with draws of its own."""
+"""Dropout on CPUs and in compiled layers: torch's meaning, with draws of its own."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from maskwright.models.attention import SelfAttention
-from maskwright.models.dropout import Dropout, drop
+from maskwright.models.dropout import Dropout, _draw_by_hash, _keep, drop
 from maskwright.models.gelu import GELU, _GELUOnARM
 
 
+def drop_by_hash(values: torch.Tensor, rate: float) -> torch.Tensor:
+    """As in layers compiled for a GPU."""
+    return _keep(values, _draw_by_hash(values), round(rate * 65536))
+
+
+either = pytest.mark.parametrize("dropped_by", [drop, drop_by_hash])
+Drop = Callable[[torch.Tensor, float], torch.Tensor]
+
+
+@either
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_a_share_is_dropped_and_the_rest_scaled_up(rate: float) -> None:
+def test_a_share_is_dropped_and_the_rest_scaled_up(rate: float, dropped_by: Drop) -> None:
     torch.manual_seed(0)
-    dropped = drop(torch.ones(1000, 333), rate)
+    dropped = dropped_by(torch.ones(1000, 333), rate)
     share = (dropped == 0).double().mean().item()
     assert share == pytest.approx(rate, abs=0.004)
     assert dropped.mean().item() == pytest.approx(1.0, abs=0.01)
     assert len(dropped.unique()) == 2
 
 
-def test_neighbours_are_dropped_independently() -> None:
-    """Four values share a random word, so their draws must not be related."""
+@either
+@pytest.mark.parametrize("row", [4, 640, 1024])
+def test_neighbours_are_dropped_independently(row: int, dropped_by: Drop) -> None:
+    """Four values may share a random word, and all come from numbers in a row: their draws must not be related."""
     torch.manual_seed(0)
-    is_dropped = (drop(torch.ones(400_000), 0.5) == 0).double().view(-1, 4)
+    is_dropped = (dropped_by(torch.ones(400_000 // row * row), 0.5) == 0).double().view(-1, row)[:, :4]
     correlations = torch.corrcoef(is_dropped.T) - torch.eye(4)
-    assert correlations.abs().max() < 0.015
+    assert correlations.abs().max() < 0.015 * (row / 4) ** 0.5
+    above, below = is_dropped[:-1].flatten(), is_dropped[1:].flatten()
+    assert torch.corrcoef(torch.stack([above, below]))[0, 1].abs() < 0.008 * (row / 4) ** 0.5
 
 
-def test_the_gradient_is_that_of_the_values_kept() -> None:
+@either
+def test_the_gradient_is_that_of_the_values_kept(dropped_by: Drop) -> None:
     torch.manual_seed(0)
     values = torch.randn(7, 9, requires_grad=True)
-    dropped = drop(values, 0.3)
+    dropped = dropped_by(values, 0.3)
     dropped.sum().backward()
     scale = 1 / (1 - round(0.3 * 65536) / 65536)
     torch.testing.assert_close(values.grad, (dropped != 0).float() * scale)
 
 
-def test_the_generator_decides() -> None:
+@either
+def test_the_generator_decides(dropped_by: Drop) -> None:
     draws = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        draws.append(drop(torch.ones(64), 0.5))
+        draws.append(dropped_by(torch.ones(64), 0.5))
     assert draws[0].equal(draws[1])
     assert not draws[0].equal(draws[2])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_compiled_draws_are_new_in_every_call_and_the_same_backward(device: str) -> None:
+    compiled = torch.compile(drop if device == "cuda" else drop_by_hash, fullgraph=True)
+    values = torch.randn(64, 333, device=device, requires_grad=True)
+    dropped = [compiled(values, 0.5) for _ in range(2)]
+    assert not (dropped[0] == 0).equal(dropped[1] == 0)
+    for one in dropped:
+        (gradient,) = torch.autograd.grad(one.sum(), values)
+        assert (gradient == 0).equal(one == 0)
+        assert (one == 0).double().mean().item() == pytest.approx(0.5, abs=0.02)
 
 
 def test_evaluation_and_rates_at_the_ends() -> None:

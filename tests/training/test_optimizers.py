@@ -43,6 +43,17 @@ def test_matrices_alone_are_decayed(build_model, type):
     assert undecayed == {name for name, _ in model.named_parameters()} - MATRICES
 
 
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("type", TYPES)
+def test_embeddings_have_a_decay_of_their_own(build_model, type, is_tied):
+    model = build_model(tie_word_embeddings=is_tied)
+    config = OptimizerConfig(type=type, weight_decay=0.1, embedding_decay=0.3)
+    optimizer = build_optimizers(model, config).optimizers[-1]
+    decayed = names_in(model, optimizer, lambda group: group["weight_decay"] == 0.3)
+    expected = {f"encoder.embeddings.{name}.weight" for name in ("word", "position", "token_type")}
+    assert decayed == expected | (set() if is_tied else {"mlm_output.weight"})
+
+
 @pytest.mark.parametrize("type", TYPES)
 def test_decay_is_the_only_force_without_gradient_and_every_weight_moves_with_one(build_model, type):
     model = build_model()

@@ -34,6 +34,7 @@ _SETTINGS = (
     "optimizer.type",
     "optimizer.learning_rate",
     "optimizer.weight_decay",
+    "optimizer.embedding_decay",
     "schedule.type",
     "training.batch_tokens",
     "training.precision",

@@ -73,7 +73,7 @@ class SelfAttention(nn.Module):
     def forward(self, hidden: Tensor, attention_mask: AttentionMask, rotation: Rotation | None = None) -> Tensor:
         rows, length, width = hidden.shape
         qkv = self.qkv(hidden).view(rows, length, 3, self.num_attn_heads, width // self.num_attn_heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        query, key, value = (part.transpose(1, 2) for part in qkv.unbind(2))
         if rotation is not None:
             query, key = rotation.apply(query), rotation.apply(key)
         attended = self._attend(query, key, value, attention_mask)

@@ -50,7 +50,8 @@ class OptimizerConfig(Section):
     scale_with_processes: Literal["none", "linear", "sqrt"] = Field(
         "none", description="Multiply the learning rates by the number of processes, or by its square root."
     )
-    weight_decay: float = Field(0.01, ge=0, description="On matrices; never on norms, biases, embeddings.")
+    weight_decay: float = Field(0.01, ge=0, description="On matrices; never on norms and biases.")
+    embedding_decay: float = Field(0.0, ge=0, description="Weight decay on embeddings.")
     beta1: float | None = Field(
         None, ge=0, lt=1, description="Decay of the mean gradient; unset: 0.9, for novograd 0.95. Not for sgd."
     )

@@ -56,27 +56,31 @@ class Muon(torch.optim.Optimizer):
             directions = [gather_whole(one) for one in self._advance_momentum(params, group["momentum"], is_skipped)]
             updates = orthogonalize(directions, group["num_iterations"], group["num_stacked"])
             if isinstance(is_skipped, Tensor):
-                updates = [update.masked_fill(is_skipped, 0.0) for update in updates]
+                torch._foreach_mul_(updates, torch.where(is_skipped, 0.0, 1.0))
             if group["weight_decay"]:
                 torch._foreach_mul_(params, _compute_shrinkage(group["lr"] * group["weight_decay"], is_skipped))
+            by_scale: dict[float, list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for param, update in zip(params, updates, strict=True):
                 rows, columns = param.shape[0] // group["num_stacked"], param.shape[1]
-                part = distribute_like(update.to(param.dtype), param)
-                param.add_(part, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
+                by_scale[max(1.0, rows / columns) ** 0.5].append((param, distribute_like(update, param)))
+            for scale, pairs in by_scale.items():
+                torch._foreach_add_(*(list(side) for side in zip(*pairs, strict=True)), alpha=-group["lr"] * scale)
 
     def _advance_momentum(self, params: list[Tensor], momentum: float, is_skipped: bool | Tensor) -> list[Tensor]:
-        """Move the running mean gradient on; Nesterov's look-ahead of it is the direction."""
-        gradients = [param.grad for param in params if param.grad is not None]
+        """Move the running mean gradient on; Nesterov's look-ahead of it is the direction.
+
+        The mean takes itself for the gradient of a step that is skipped, and stays as it is.
+        """
         for param in params:
             if not self.state[param]:
                 self.state[param]["momentum_buffer"] = torch.zeros_like(param)
         buffers = [self.state[param]["momentum_buffer"] for param in params]
-        if isinstance(is_skipped, Tensor):
-            advanced = torch._foreach_lerp(buffers, gradients, 1.0 - momentum)
-            for old, new in zip(buffers, advanced, strict=True):
-                old.copy_(select(is_skipped, old, new))
-        else:
-            torch._foreach_lerp_(buffers, gradients, 1.0 - momentum)
+        gradients = [
+            select(is_skipped, buffer, param.grad)
+            for buffer, param in zip(buffers, params, strict=True)
+            if param.grad is not None
+        ]
+        torch._foreach_lerp_(buffers, gradients, 1.0 - momentum)
         return list(torch._foreach_lerp(gradients, buffers, momentum))
 
 
@@ -94,22 +98,30 @@ def orthogonalize(matrices: list[Tensor], num_iterations: int = 5, num_stacked: 
         by_shape[matrix.shape].append(index)
     results: list[Tensor | None] = [None] * len(matrices)
     for shape, indices in by_shape.items():
-        stack = torch.stack([matrices[index] for index in indices])
-        blocks = stack.reshape(-1, shape[0] // num_stacked, shape[1])
-        for index, result in zip(indices, _newton_schulz(blocks, num_iterations).reshape(stack.shape), strict=True):
+        stack = _stack([matrices[index] for index in indices])
+        blocks = stack.view(-1, shape[0] // num_stacked, shape[1])
+        orthogonal = _newton_schulz(blocks, num_iterations).view(stack.shape).to(matrices[indices[0]].dtype)
+        for index, result in zip(indices, orthogonal, strict=True):
             results[index] = result
     return [result for result in results if result is not None]
 
 
-def _newton_schulz(blocks: Tensor, num_iterations: int) -> Tensor:
+def _stack(matrices: list[Tensor]) -> Tensor:
+    """In the numbers of the iteration."""
+    first = matrices[0]
+    dtype = torch.bfloat16 if first.is_cuda else torch.float32
+    stack = torch.empty((len(matrices), *first.shape), dtype=dtype, device=first.device)
+    torch._foreach_copy_(list(stack), matrices)
+    return stack
+
+
+def _newton_schulz(x: Tensor, num_iterations: int) -> Tensor:
     """Newton-Schulz iteration on (N, rows, columns), on the smaller side of the product."""
     a, b, c = _QUINTIC
-    x = blocks.to(torch.bfloat16) if blocks.is_cuda else blocks.float()
     is_tall = x.shape[1] > x.shape[2]
-    if is_tall:
-        x = x.mT
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(num_iterations):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if is_tall else x
+        gram = x.mT @ x if is_tall else x @ x.mT
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, *((x, polynomial) if is_tall else (polynomial, x)), beta=a)
+    return x

@@ -90,14 +90,17 @@ class OptimizerSet:
 def build_optimizers(model: nn.Module, config: OptimizerConfig) -> OptimizerSet:
     """The configured optimizer; Muon takes the matrices inside the model, and AdamW the rest.
 
-    Matrices alone have weight decay: norms, biases and embeddings have none. A model whose weights learn at different
+    Matrices and embeddings have a weight decay each, norms and biases none. A model whose weights learn at different
     rates says so: `compute_rate_factors()` gives what the rate of a parameter is multiplied by.
     """
-    matrices = find_matrices(model)
+    matrices, tables = find_matrices(model), _find_tables(model)
     factors = _find_rate_factors(model)
     in_matrices = dict.fromkeys(param for params in matrices.values() for param in params)
     others = [param for param in model.parameters() if param.requires_grad and param not in in_matrices]
-    groups: list[dict[str, Any]] = [{"params": others, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [
+        {"params": [param for param in others if param not in tables], "weight_decay": 0.0},
+        {"params": [param for param in others if param in tables], "weight_decay": config.embedding_decay},
+    ]
     if config.type != "muon":
         groups.append({"params": list(in_matrices), "weight_decay": config.weight_decay})
     groups = [group for group in groups if group["params"]]
@@ -164,8 +167,7 @@ def _keep_given(**settings: float | None) -> dict[str, Any]:
 
 def find_matrices(model: nn.Module) -> dict[int, list[Tensor]]:
     """Weights of linear layers by how many projections they stack; tables of the vocabulary are not among them."""
-    embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-    seen = embeddings | set(getattr(model, "output_tables", ()))
+    seen = _find_tables(model)
     matrices: dict[int, list[Tensor]] = defaultdict(list)
     for module in model.modules():
         weight, num_stacked = _find_matrix(module)
@@ -176,6 +178,12 @@ def find_matrices(model: nn.Module) -> dict[int, list[Tensor]]:
         seen.add(weight)
         matrices[num_stacked].append(weight)
     return matrices
+
+
+def _find_tables(model: nn.Module) -> set[Tensor]:
+    """Embeddings, and the output's own table of the vocabulary where it has one; not its bias."""
+    embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    return embeddings | {table for table in getattr(model, "output_tables", ()) if table.ndim > 1}
 
 
 def _find_matrix(module: nn.Module) -> tuple[Tensor | None, int]:
