@@ -59,12 +59,14 @@ class Muon(torch.optim.Optimizer):
                 torch._foreach_mul_(updates, torch.where(is_skipped, 0.0, 1.0))
             if group["weight_decay"]:
                 torch._foreach_mul_(params, _compute_shrinkage(group["lr"] * group["weight_decay"], is_skipped))
-            by_scale: dict[float, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+            by_scale: dict[float, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
             for param, update in zip(params, updates, strict=True):
                 rows, columns = param.shape[0] // group["num_stacked"], param.shape[1]
-                by_scale[max(1.0, rows / columns) ** 0.5].append((param, distribute_like(update, param)))
-            for scale, pairs in by_scale.items():
-                torch._foreach_add_(*(list(side) for side in zip(*pairs, strict=True)), alpha=-group["lr"] * scale)
+                moved, steps = by_scale[max(1.0, rows / columns) ** 0.5]
+                moved.append(param)
+                steps.append(distribute_like(update, param))
+            for scale, (moved, steps) in by_scale.items():
+                torch._foreach_add_(moved, steps, alpha=-group["lr"] * scale)
 
     def _advance_momentum(self, params: list[Tensor], momentum: float, is_skipped: bool | Tensor) -> list[Tensor]:
         """Move the running mean gradient on; Nesterov's look-ahead of it is the direction.
@@ -123,5 +125,5 @@ def _newton_schulz(x: Tensor, num_iterations: int) -> Tensor:
     for _ in range(num_iterations):
         gram = x.mT @ x if is_tall else x @ x.mT
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        x = torch.baddbmm(x, *((x, polynomial) if is_tall else (polynomial, x)), beta=a)
+        x = torch.baddbmm(x, x, polynomial, beta=a) if is_tall else torch.baddbmm(x, polynomial, x, beta=a)
     return x
