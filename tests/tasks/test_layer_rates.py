@@ -60,7 +60,7 @@ def test_muon_decays_by_layer_as_well() -> None:
 
 def test_without_decay_there_is_one_rate_and_no_further_group() -> None:
     plain = build_optimizers(build_model(), OptimizerConfig(learning_rate=0.25))
-    assert len(plain.groups) == 3  # matrices, embeddings, the rest
+    assert len(plain.groups) == 2
     assert {group["lr"] for group in plain.groups} == {0.25}
 
 

@@ -22,7 +22,7 @@ class Dropout(nn.Dropout):
 
 
 def drop(values: Tensor, rate: float) -> Tensor:
-    """Set a share of the values to zero and scale the others up; the rate is rounded to a multiple of 1 / 65,536."""
+    """Set a share of the values to zero and scale the others up; our own draws round the rate to 1 / 65,536."""
     num_dropped = round(rate * _RANGE)
     if not 0 < num_dropped < _RANGE:
         return F.dropout(values, rate)

@@ -96,14 +96,15 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> OptimizerSet:
     matrices, tables = find_matrices(model), _find_tables(model)
     factors = _find_rate_factors(model)
     in_matrices = dict.fromkeys(param for params in matrices.values() for param in params)
-    others = [param for param in model.parameters() if param.requires_grad and param not in in_matrices]
-    groups: list[dict[str, Any]] = [
-        {"params": [param for param in others if param not in tables], "weight_decay": 0.0},
-        {"params": [param for param in others if param in tables], "weight_decay": config.embedding_decay},
-    ]
+    by_decay: dict[float, list[Tensor]] = defaultdict(list)
+    for param in model.parameters():
+        if param.requires_grad and param not in in_matrices:
+            by_decay[config.embedding_decay if param in tables else 0.0].append(param)
     if config.type != "muon":
-        groups.append({"params": list(in_matrices), "weight_decay": config.weight_decay})
-    groups = [group for group in groups if group["params"]]
+        by_decay[config.weight_decay] += in_matrices
+    groups: list[dict[str, Any]] = [
+        {"params": params, "weight_decay": decay} for decay, params in by_decay.items() if params
+    ]
     optimizers: list[AnyOptimizer] = []
     if config.type == "muon" and matrices:
         optimizers.append(_build_muon(matrices, config, factors))
