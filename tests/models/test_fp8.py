@@ -10,7 +10,7 @@ from torch import nn
 import maskwright as mw
 from maskwright.errors import InputError
 from maskwright.models import fp8
-from maskwright.models.layers import Linear, multiply_in_fp8
+from maskwright.models.layers import Linear, LinearAfterGate, multiply_in_fp8
 from maskwright.training.compiling import use_fp8_products
 from maskwright.training.engine import Engine
 
@@ -50,10 +50,42 @@ def test_values_that_eight_bits_hold_are_multiplied_exactly():
     assert fp8.multiply(hidden, weight, None, fp8.build_scales(CPU)).equal(hidden * 0.25)
 
 
-def test_what_is_too_large_is_clipped_and_not_lost():
+def test_what_is_too_large_is_clipped_and_not_driven_further():
+    hidden = torch.tensor([[1e4, -1e4] + [2.0] * 14]).bfloat16().requires_grad_()
+    weight = torch.eye(16).bfloat16().requires_grad_()
+    product = fp8.multiply(hidden, weight, None, fp8.build_scales(CPU))
+    clipped = hidden.detach().clamp(-448, 448)
+    assert product.equal(clipped)
+    grad = torch.full((1, 16), 2.0**-10).bfloat16()
+    hidden_grad, weight_grad = torch.autograd.grad(product, (hidden, weight), grad)
+    assert hidden_grad[0].tolist() == [0.0, 0.0] + [2.0**-10] * 14
+    assert weight_grad.equal(grad.t() @ clipped)
+
+
+def test_values_that_are_not_rounded_are_multiplied_as_in_bf16():
+    hidden, weight, bias = draw(2, 24, 64, scale=1e4), draw(48, 64, scale=0.02), draw(48)
+    exact = F.linear(hidden, weight, bias)
+    found = fp8.multiply(hidden, weight, bias, fp8.build_scales(CPU), rounds_values=False)
+    assert found.equal(exact)
+    grad = draw(2, 24, 48, scale=1e-6).detach()
+    exact_grads, found_grads = (torch.autograd.grad(one, (hidden, weight, bias), grad) for one in (exact, found))
+    assert 0 < measure_error(found_grads[0], exact_grads[0]) < 2 * ROUNDING
+    for ours, theirs in zip(found_grads[1:], exact_grads[1:], strict=True):
+        assert measure_error(ours, theirs) < 0.01
+
+
+@pytest.mark.parametrize(("kind", "largest"), [(Linear, 448), (LinearAfterGate, 1e4)])
+def test_what_comes_out_of_a_gate_is_not_clipped(kind, largest):
+    product = kind(16, 16, bias=False).bfloat16()
+    nn.init.eye_(product.weight)
     hidden = torch.full((1, 16), 1e4).bfloat16()
-    product = fp8.multiply(hidden, torch.eye(16).bfloat16(), None, fp8.build_scales(CPU))
-    assert product.eq(112).all()
+    assert multiply_in_fp8(product, CPU)
+    assert torch.compile(product, backend="eager")(hidden).eq(torch.tensor(largest).bfloat16()).all()
+
+
+def test_gated_layers_keep_what_comes_out_of_their_gate():
+    encoder = mw.ModernBERT.from_variant("tiny", vocab_size=64, num_hidden_layers=2)
+    assert all(isinstance(layer.down, LinearAfterGate) for layer in encoder.layers)
 
 
 @pytest.mark.parametrize("num_masked", [100, 10_000, 10_000_000])

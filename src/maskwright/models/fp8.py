@@ -3,7 +3,8 @@
 Values and weights are rounded to e4m3 (3 bits of fraction), gradients to e5m2 (2 bits, a wider range); sums take the
 hardware's fast way, with some bits fewer than fp32. The gradients of weights, which are added up over many steps, stay
 products in bf16. Scales are fixed powers of two: these formats have exponents of their own, which cover 15 and 30
-octaves, so that a scale need only place the window. What lies above it is clipped.
+octaves, so that a scale need only place the window. What lies above it is clipped, and a value that is clipped has no
+gradient: with one it would be driven on and on, by gradients of weights that grow with it, without any effect.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-_VALUE_SCALE = 4.0
-"""Values of up to 112; norms make them about 1, gates and GELU some tens."""
+_VALUE_SCALE = 1.0
+_LARGEST_VALUE = torch.finfo(torch.float8_e4m3fn).max / _VALUE_SCALE
+"""448; norms make values about 1 and at most some tens, attention and GELU no more than a hundred or so."""
 _WEIGHT_SCALE = 32.0
 """Weights of up to 14; they are about 0.02 at first, and at most some units after Muon."""
 _GRADIENT_SCALE = 2.0**20
@@ -46,18 +49,27 @@ def fits_fp8(weight: Tensor) -> bool:
     return all(side % _ALIGNMENT == 0 for side in weight.shape)
 
 
-def multiply(hidden: Tensor, weight: Tensor, bias: Tensor | None, scales: Scales) -> Tensor:
-    """`F.linear` of bf16 tensors in fp8."""
-    product: Tensor = _Product.apply(hidden.flatten(0, -2), weight, bias, *scales)  # type: ignore[no-untyped-call]
+def multiply(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, scales: Scales, *, rounds_values: bool = True
+) -> Tensor:
+    """`F.linear` of bf16 tensors in fp8; without `rounds_values` only the way back is."""
+    if rounds_values:
+        hidden = hidden.clamp(-_LARGEST_VALUE, _LARGEST_VALUE)
+    rows = hidden.flatten(0, -2)
+    product: Tensor = _Product.apply(rows, weight, bias, rounds_values, *scales)  # type: ignore[no-untyped-call]
     return product.view(*hidden.shape[:-1], weight.shape[0])
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, *scales: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, rounds_values: bool, *scales: Tensor
+    ) -> Tensor:
         values_scale, weights_scale, gradients_scale = scales
         ctx.save_for_backward(hidden, weight, weights_scale, gradients_scale)
         ctx.has_bias = bias is not None
+        if not rounds_values:
+            return F.linear(hidden, weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype))
         rounded = _round(hidden, _VALUE_SCALE, torch.float8_e4m3fn)
         return _multiply_rounded(rounded, _round_weight(weight).t(), values_scale, weights_scale, bias)
 
@@ -71,7 +83,7 @@ class _Product(torch.autograd.Function):
         hidden_grad = _multiply_rounded(
             rounded, _round_weight(weight.t().contiguous()).t(), gradients_scale, weights_scale
         )
-        return hidden_grad, weight_grad, bias_grad, None, None, None
+        return hidden_grad, weight_grad, bias_grad, None, None, None, None
 
 
 def _round_weight(weight: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -50,11 +50,18 @@ class Linear(nn.Linear):
     """A product of an encoder's layer, in fp8 where that is switched on and the layer runs compiled."""
 
     fp8_scales: fp8.Scales | None = None
+    rounds_values: ClassVar = True
 
     def forward(self, hidden: Tensor) -> Tensor:
         if self.fp8_scales is not None and torch.compiler.is_compiling():
-            return fp8.multiply(hidden, self.weight, self.bias, self.fp8_scales)
+            return fp8.multiply(hidden, self.weight, self.bias, self.fp8_scales, rounds_values=self.rounds_values)
         return super().forward(hidden)
+
+
+class LinearAfterGate(Linear):
+    """Its values are products themselves, of hundreds and thousands, which fp8 would clip: they stay in bf16."""
+
+    rounds_values: ClassVar = False
 
 
 def multiply_in_fp8(model: nn.Module, device: torch.device) -> bool:

@@ -16,7 +16,7 @@ from maskwright.models.attention import AttentionMask, Rotation, SelfAttention
 from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder, build_shape, check_positive, check_shape
 from maskwright.models.init import ResidualInit
-from maskwright.models.layers import LayerNorm, Linear, build_activation
+from maskwright.models.layers import LayerNorm, Linear, LinearAfterGate, build_activation
 from maskwright.models.rotary_ramp import RotaryRamp
 
 
@@ -85,7 +85,7 @@ class ModernBertLayer(nn.Module):
         self.up = Linear(width, 2 * config.intermediate_size, bias=False)
         self.activation = build_activation(config.hidden_activation)
         self.dropout = Dropout(config.mlp_dropout)
-        self.down = Linear(config.intermediate_size, width, bias=False)
+        self.down = LinearAfterGate(config.intermediate_size, width, bias=False)
 
     def forward(self, hidden: Tensor, attention_mask: AttentionMask, rotation: Rotation) -> Tensor:
         attended = self.attention(self.attention_norm(hidden), attention_mask, rotation)
