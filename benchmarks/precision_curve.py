@@ -1,8 +1,8 @@
 """Does a run in fewer bits learn the same? The same recipe, seed, text and masks in each precision, side by side.
 
-Prints the mean training loss of every stretch of steps in each precision, the held-out loss at the end and the tokens a
-second, and how far the others are from the first. With --seeds 2 the first precision runs with another seed besides,
-which shows how far runs lie apart anyway.
+Prints the mean training loss of every stretch of steps in each precision, the held-out loss at the end, norms of the
+gradient (where a run that goes astray shows first) and the tokens a second, and how far the others are from the first.
+With --seeds 2 the first precision runs with another seed besides, which shows how far runs lie apart anyway.
 
     python benchmarks/precision_curve.py --train train.jsonl.zst --validation valid.jsonl.zst \
         --tokenizer bert-base-uncased --precisions bf16 fp8 --steps 500 --out runs/precision
@@ -30,6 +30,8 @@ class Curve:
     steps: list[int]
     losses: list[float]
     """Means over the steps since the one before."""
+    norms: list[float]
+    """Of the gradient in the last step of each stretch."""
     held_out: float
     tokens_per_s: float
 
@@ -58,19 +60,20 @@ def train(precision: str, seed: int, arguments: argparse.Namespace) -> Curve:
     free_memory()
     lines = [line for line in run.folder.read_metrics() if "lr" in line]
     rate = statistics.median(line["tokens_per_s"] for line in lines)
-    steps, losses = [int(line["step"]) for line in lines], [line["loss"] for line in lines]
-    curve = Curve(precision, seed, steps, losses, run.figures["loss"], rate)
+    steps, losses, norms = ([line[name] for line in lines] for name in ("step", "loss", "grad_norm"))
+    curve = Curve(precision, seed, steps, losses, norms, run.figures["loss"], rate)
     print(f"{curve.name}: done, held-out loss {curve.held_out:.3f}", flush=True)
     return curve
 
 
 def show(curves: list[Curve]) -> None:
     first = curves[0]
-    print(f"{'steps':<10}" + "".join(f"{curve.name:>24}" for curve in curves))
+    print_figures("steps", [curve.name for curve in curves])
     for index, step in enumerate(first.steps):
         print_row(f"to {step}", [curve.losses[index] for curve in curves])
     print_row("held-out", [curve.held_out for curve in curves])
-    print(f"{'tokens/s':<10}" + "".join(f"{curve.tokens_per_s / 1e3:>23,.0f}k" for curve in curves))
+    print_figures("norm", [f"{statistics.median(curve.norms):.2f}, at most {max(curve.norms):.2f}" for curve in curves])
+    print_figures("tokens/s", [f"{curve.tokens_per_s / 1e3:,.0f}k" for curve in curves])
     for curve in curves[1:]:
         furthest = max(abs(ours - theirs) for ours, theirs in zip(curve.losses, first.losses, strict=True))
         print(f"{curve.name} against {first.name}: at most {furthest:.3f} apart, {ratio(curve, first):.2f}x as fast")
@@ -78,6 +81,10 @@ def show(curves: list[Curve]) -> None:
 
 def print_row(title: str, losses: list[float]) -> None:
     cells = [f"{losses[0]:.3f}", *(f"{loss:.3f} ({loss - losses[0]:+.3f})" for loss in losses[1:])]
+    print_figures(title, cells)
+
+
+def print_figures(title: str, cells: list[str]) -> None:
     print(f"{title:<10}" + "".join(f"{cell:>24}" for cell in cells))
 
 
