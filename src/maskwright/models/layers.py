@@ -59,7 +59,7 @@ class Linear(nn.Linear):
 
 
 class LinearAfterGate(Linear):
-    """Its values are products themselves, of hundreds and thousands, which fp8 would clip: they stay in bf16."""
+    """Its values are products themselves, some of them too large for fp8, which would clip them: they stay in bf16."""
 
     rounds_values: ClassVar = False
 
