@@ -62,6 +62,20 @@ def test_what_is_too_large_is_clipped_and_not_driven_further():
     assert weight_grad.equal(grad.t() @ clipped)
 
 
+@pytest.mark.parametrize("rounds_values", [True, False])
+def test_one_copy_of_the_values_is_kept_for_the_way_back(rounds_values):
+    hidden, weight = draw(24, 64), draw(48, 64, scale=0.02)
+    shapes: list[torch.Size] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        shapes.append(tensor.shape)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        fp8.multiply(hidden, weight, None, fp8.build_scales(CPU), rounds_values=rounds_values)
+    assert shapes.count(hidden.shape) == 1
+
+
 def test_values_that_are_not_rounded_are_multiplied_as_in_bf16():
     hidden, weight, bias = draw(2, 24, 64, scale=1e4), draw(48, 64, scale=0.02), draw(48)
     exact = F.linear(hidden, weight, bias)

@@ -53,8 +53,6 @@ def multiply(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, scales: Scales, *, rounds_values: bool = True
 ) -> Tensor:
     """`F.linear` of bf16 tensors in fp8; without `rounds_values` only the way back is."""
-    if rounds_values:
-        hidden = hidden.clamp(-_LARGEST_VALUE, _LARGEST_VALUE)
     rows = hidden.flatten(0, -2)
     product: Tensor = _Product.apply(rows, weight, bias, rounds_values, *scales)  # type: ignore[no-untyped-call]
     return product.view(*hidden.shape[:-1], weight.shape[0])
@@ -66,11 +64,14 @@ class _Product(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, rounds_values: bool, *scales: Tensor
     ) -> Tensor:
         values_scale, weights_scale, gradients_scale = scales
+        if rounds_values:
+            hidden = hidden.clamp(-_LARGEST_VALUE, _LARGEST_VALUE)  # the only copy that is kept
         ctx.save_for_backward(hidden, weight, weights_scale, gradients_scale)
         ctx.has_bias = bias is not None
+        ctx.rounds_values = rounds_values
         if not rounds_values:
             return F.linear(hidden, weight, bias)
-        rounded = (hidden * _VALUE_SCALE).to(torch.float8_e4m3fn)  # clipped already
+        rounded = (hidden * _VALUE_SCALE).to(torch.float8_e4m3fn)
         return _multiply_rounded(rounded, _round_weight(weight).t(), values_scale, weights_scale, bias)
 
     @staticmethod
@@ -83,6 +84,8 @@ class _Product(torch.autograd.Function):
         hidden_grad = _multiply_rounded(
             rounded, _round_weight(weight.t().contiguous()).t(), gradients_scale, weights_scale
         )
+        if ctx.rounds_values:
+            hidden_grad = hidden_grad.masked_fill(hidden.abs() >= _LARGEST_VALUE, 0.0)
         return hidden_grad, weight_grad, bias_grad, None, None, None, None
 
 
