@@ -175,20 +175,25 @@ def thin_out(curve: list[tuple[float, int, float]], num_points: int = 6) -> list
 
 
 def summarise(results: list[Result]) -> str:
-    losses = [one.loss for one in results]
-    text = f"{results[0].side} {results[0].seconds:g} s: loss {statistics.fmean(losses):.3f}"
-    if len(losses) > 1:
-        interval = compute_seed_interval(np.array(losses))
-        text += f" ({interval.low:.3f} to {interval.high:.3f}, {len(losses)} seeds)"
+    seeds = f", {len(results)} seeds" if len(results) > 1 else ""
+    text = f"{results[0].side} {results[0].seconds:g} s{seeds}: loss {show_mean([one.loss for one in results], '.3f')}"
     scores = [one.pairs for one in results if one.pairs is not None]
-    return text + (f", pairs {statistics.fmean(scores):.1%}" if scores else "")
+    return text + (f", pairs {show_mean(scores, '.1%')}" if scores else "")
 
 
-def compute_ratio(peers: list[Result], ours: dict[float, list[Result]]) -> float:
-    """NaN where no budget reaches the peer's loss."""
+def show_mean(values: list[float], form: str) -> str:
+    mean = f"{statistics.fmean(values):{form}}"
+    if len(values) == 1:
+        return mean
+    interval = compute_seed_interval(np.array(values))
+    return f"{mean} ({interval.low:{form}} to {interval.high:{form}})"
+
+
+def compute_ratio(peers: list[Result], ours: dict[float, list[Result]]) -> float | None:
+    """How many times sooner ours is at the peer's loss; None where no budget reaches it."""
     goal = statistics.fmean(one.loss for one in peers)
     reached = [seconds for seconds, runs in ours.items() if statistics.fmean(one.loss for one in runs) <= goal]
-    return peers[0].seconds / min(reached) if reached else float("nan")
+    return peers[0].seconds / min(reached) if reached else None
 
 
 def main() -> None:
@@ -223,13 +228,14 @@ def main() -> None:
         show(results[-1])
     peers = [one for one in results if one.side == "transformers"]
     ours = {s: [one for one in results if one.side == "maskwright" and one.seconds == s] for s, _ in arguments.budgets}
-    ratio = compute_ratio(peers, ours) if peers else float("nan")
+    ratio = compute_ratio(peers, ours) if peers else None
     if arguments.json:
         rows = [asdict(one) for one in results]
         arguments.json.write_text(json.dumps({"rows": rows, "ratio": ratio}, indent=2) + "\n")
     for group in [*ours.values(), *([peers] if peers else [])]:
         print(summarise(group))
-    print(f"ratio {ratio:.2f}x")
+    if peers:
+        print("ratio none: no budget reaches the peer's loss" if ratio is None else f"ratio {ratio:.2f}x")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ SHAPES = {
     "quickstart": (2, 128),
     "classic_bert_base": (12, 768),
     "modern_small": (6, 512),
+    "four_minutes": (8, 640),
     "ten_minutes": (12, 768),
     "modern_base": (22, 768),
     "modern_large": (28, 1024),
