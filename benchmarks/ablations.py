@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from ablation_topics import OTHER_QUESTIONS, OTHER_VOCABULARIES, RECIPE, TOPICS
 from learn import prepare_texts
 from rich.console import Console
@@ -53,6 +54,11 @@ def choose_variants(topics: list[str], wanted: list[str]) -> dict[str, list[str]
     if unknown := set(wanted) - set(offered):
         raise SystemExit(f"no variants {sorted(unknown)} in {topics}; there are {sorted(offered)}")
     return {name: words for name, words in offered.items() if not wanted or name in wanted}
+
+
+def share_cores(jobs: int) -> None:
+    """Processes that each take all cores wait for one another: two of them on two cores take several times as long."""
+    torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
 
 
 def measure(arguments: argparse.Namespace, data: dict[str, str], words: list[str], seed: int) -> Figures:
@@ -159,7 +165,9 @@ def main() -> None:
     print(f"{arguments.recipe}, {arguments.tokens:,} tokens, {arguments.seeds} seed(s)")
     context = multiprocessing.get_context("spawn")
     results: dict[str, list[Figures]] = {}
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(arguments.jobs, context) as pool:
+    jobs = arguments.jobs
+    pool = ProcessPoolExecutor(jobs, context, initializer=share_cores, initargs=(jobs,))
+    with tempfile.TemporaryDirectory() as folder, pool:
         arguments.out = Path(folder)
         data: dict[str, Any] = prepare_texts(arguments) if arguments.train else {}
         started = {
