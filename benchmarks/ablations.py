@@ -165,9 +165,8 @@ def main() -> None:
     print(f"{arguments.recipe}, {arguments.tokens:,} tokens, {arguments.seeds} seed(s)")
     context = multiprocessing.get_context("spawn")
     results: dict[str, list[Figures]] = {}
-    jobs = arguments.jobs
-    pool = ProcessPoolExecutor(jobs, context, initializer=share_cores, initargs=(jobs,))
-    with tempfile.TemporaryDirectory() as folder, pool:
+    processes = ProcessPoolExecutor(arguments.jobs, context, share_cores, (arguments.jobs,))
+    with tempfile.TemporaryDirectory() as folder, processes as pool:
         arguments.out = Path(folder)
         data: dict[str, Any] = prepare_texts(arguments) if arguments.train else {}
         started = {

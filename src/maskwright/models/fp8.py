@@ -65,14 +65,14 @@ class _Product(torch.autograd.Function):
     ) -> Tensor:
         values_scale, weights_scale, gradients_scale = scales
         if rounds_values:
-            hidden = hidden.clamp(-_LARGEST_VALUE, _LARGEST_VALUE)  # the only copy that is kept
+            hidden = hidden.clamp(-_LARGEST_VALUE, _LARGEST_VALUE)
+            rounded = (hidden * _VALUE_SCALE).to(torch.float8_e4m3fn)
+            product = _multiply_rounded(rounded, _round_weight(weight).t(), values_scale, weights_scale, bias)
+        else:
+            product = F.linear(hidden, weight, bias)
         ctx.save_for_backward(hidden, weight, weights_scale, gradients_scale)
-        ctx.has_bias = bias is not None
-        ctx.rounds_values = rounds_values
-        if not rounds_values:
-            return F.linear(hidden, weight, bias)
-        rounded = (hidden * _VALUE_SCALE).to(torch.float8_e4m3fn)
-        return _multiply_rounded(rounded, _round_weight(weight).t(), values_scale, weights_scale, bias)
+        ctx.has_bias, ctx.rounds_values = bias is not None, rounds_values
+        return product
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
