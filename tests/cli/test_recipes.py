@@ -150,6 +150,14 @@ def test_a_modern_base_becomes_longer(corpus_file: Path, tmp_path: Path) -> None
     assert (config["max_position_embeddings"], config["global_rope_theta"]) == (128, 160_000.0)
 
 
+def test_a_recipe_that_the_device_cannot_run_is_refused_before_anything_is_written(
+    command: Command, corpus_file: Path, tmp_path: Path
+) -> None:
+    words = [f"data.train={corpus_file}", "tokenizer.path=null", "training.device=cpu", f"run.out={tmp_path}/runs"]
+    command("train", "four_minutes", *words).assert_refused("training.precision is fp8, which", "use auto")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_list_names_every_recipe_with_its_purpose(command: Command) -> None:
     result = command("train", "--list")
     assert (result.code, result.err) == (0, "")

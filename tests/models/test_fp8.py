@@ -134,8 +134,7 @@ def test_a_device_without_it_is_named():
         Engine(build_model(), mw.OptimizerConfig(), mw.ScheduleConfig(), training, seed=0)
 
 
-def test_what_runs_as_it_is_has_none(monkeypatch):
-    monkeypatch.setattr("maskwright.training.compiling.has_fp8", lambda device: True)
+def test_what_runs_as_it_is_has_none():
     with pytest.raises(InputError, match="for compiled layers"):
         use_fp8_products(build_model(), CPU, is_compiled=False)
     with pytest.raises(InputError, match="Maskwright's own encoders"):

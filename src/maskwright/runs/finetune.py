@@ -30,6 +30,7 @@ from maskwright.tasks.predictions import Answers, answer_examples
 from maskwright.training.callbacks import Callback, EarlyStopping
 from maskwright.training.checkpoints import clear_leftovers, remove_checkpoints
 from maskwright.training.device import choose_device
+from maskwright.training.precision import check_precision
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import check_trackers
 from maskwright.training.trainer import Trainer
@@ -77,6 +78,7 @@ def finetune(
     training = configs[0].training
     check_trackers([*training.log_to, *(["tensorboard"] if training.tensorboard else [])])
     device = choose_device(training.device)
+    check_precision(training.precision, device)
     world = join_world(device.type == "cuda", training.dead_process_seconds)
     console = console or Console()
     console.quiet |= not world.is_main

@@ -31,6 +31,7 @@ from maskwright.training.callbacks import Callback, EarlyStopping
 from maskwright.training.checkpoints import Retention, clear_leftovers, find_resumable, is_checkpoint
 from maskwright.training.device import choose_device
 from maskwright.training.evaluate import EVALUATION_RATIO, evaluate, evaluate_unigram
+from maskwright.training.precision import check_precision
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import build_trackers, check_trackers
 from maskwright.training.trainer import Trainer
@@ -57,6 +58,7 @@ def pretrain(config: Config, overwrite: bool = False, console: Console | None = 
     """
     check_trackers(_choose_trackers(config))
     device = choose_device(config.training.device)
+    check_precision(config.training.precision, device)
     world = join_world(device.type == "cuda", config.training.dead_process_seconds)
     console = console or Console()
     console.quiet |= not world.is_main

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 import torch
 
 from maskwright.errors import InputError
-from maskwright.models.fp8 import has_fp8
 from maskwright.models.layers import multiply_in_fp8
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import TrainingConfig
@@ -37,8 +36,6 @@ def should_compile(training: TrainingConfig, device: torch.device, world: World)
 
 
 def use_fp8_products(model: Objective, device: torch.device, is_compiled: bool) -> None:
-    if not has_fp8(device):
-        raise InputError("training.precision=fp8 needs an NVIDIA GPU of the Ada or Hopper generation or later")
     if not is_compiled:
         raise InputError("training.precision=fp8 is for compiled layers; leave out training.compile=false and fsdp")
     if not multiply_in_fp8(model, device):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from maskwright.errors import InputError
+from maskwright.models.fp8 import has_fp8
 from maskwright.storage import read_json, write_text
 from maskwright.training.world import World
 
@@ -54,13 +55,19 @@ class Precision:
         torch.set_float32_matmul_precision("highest" if self.name == "fp32" else "high")
 
 
+def check_precision(name: PrecisionName | Literal["auto"], device: torch.device) -> None:
+    """Refuse numbers that the device does not have."""
+    for limited, has_it, generation in (("tf32", _has_tf32, "Ampere"), ("fp8", has_fp8, "Ada or Hopper")):
+        if name == limited and not has_it(device):
+            raise InputError(
+                f"training.precision is {name}, which {_describe(device)} does not have; it needs an NVIDIA GPU of the"
+                f" {generation} generation or later; use auto"
+            )
+
+
 def choose_precision(name: PrecisionName | Literal["auto"], device: torch.device) -> Precision:
     """The named precision where the device has it; `auto` measures on the first use and remembers."""
-    if name == "tf32" and not _has_tf32(device):
-        raise InputError(
-            f"training.precision is tf32, which {_describe(device)} does not have; it needs an NVIDIA GPU of the"
-            " Ampere generation or later; use auto"
-        )
+    check_precision(name, device)
     if name != "auto":
         return Precision(name)
     speeds = _load_speeds(device) or _measure_and_remember(device)
