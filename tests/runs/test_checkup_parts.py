@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,6 +121,69 @@ class TestSteps:
         with torch.no_grad():
             next(trainer.model.parameters()).fill_(float("nan"))
         assert not measure_steps(trainer, data.train, 0.15).is_finite
+
+    def test_a_gradient_that_is_not_finite_in_the_second_step_of_the_run_is_a_problem(
+        self, build_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _, data, trainer = build_run()
+        compute_gradients = TrainStep.compute_gradients
+
+        def lose_gradients(self: TrainStep, batch: PackedBatch, *, step: int, **others: Any) -> Any:
+            found = compute_gradients(self, batch, step=step, **others)
+            if step == 1:
+                torch._foreach_mul_(self._gradients(), float("nan"))
+            return found
+
+        monkeypatch.setattr(TrainStep, "compute_gradients", lose_gradients)
+        figures = measure_steps(trainer, data.train, 0.15)
+        assert not figures.is_finite
+        finding = check_step(figures, 100)
+        assert (finding.verdict, "not finite by step 2 of the run" in finding.text) == ("problem", True)
+
+    def test_the_steps_are_those_that_the_run_takes(
+        self, build_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _, data, trainer = build_run(training={"batch_tokens": 64})
+        before = copy.deepcopy(trainer.model.state_dict())
+        taken: list[torch.Tensor] = []
+        step = TrainStep.__call__
+
+        def watch(self: TrainStep, batch: PackedBatch, **others: Any) -> Any:
+            if others["step"] == 0:
+                changed = [name for name, value in trainer.model.state_dict().items() if not value.equal(before[name])]
+                assert changed == [], "steps that are only timed leave the weights as they are"
+                taken.clear()
+            taken.append(batch.input_ids)
+            return step(self, batch, **others)
+
+        monkeypatch.setattr(TrainStep, "__call__", watch)
+        figures = measure_steps(trainer, data.train, 0.15)
+        batches = [batch.input_ids for batch in data.train.epoch(0)]
+        assert figures.num_first_steps == len(taken) == 8
+        assert all(map(torch.equal, taken, batches))
+        assert figures.last_loss != figures.loss
+
+    @pytest.mark.parametrize(("forgets", "is_sound"), [(False, True), (True, False)])
+    def test_a_layer_that_leaves_its_result_unwritten_is_found_out(
+        self, build_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, forgets: bool, is_sound: bool
+    ) -> None:
+        _, data, trainer = build_run()
+        used: list[torch.Tensor] = []
+        fill = torch.full
+
+        def remember(*size: Any, **others: Any) -> torch.Tensor:
+            used.append(fill(*size, **others))
+            return used[-1]
+
+        def leave_unwritten(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+            stale = used[-1][: output.numel()].view_as(output) if used else torch.zeros_like(output)
+            return torch.where(torch.arange(output.shape[-1]) == 0, stale, output)
+
+        monkeypatch.setattr(torch, "full", remember)
+        if forgets:
+            trainer.model.encoder.layers[0].register_forward_hook(leave_unwritten)
+        (row,) = [batch.rows(0, 1) for batch in islice(data.train.epoch(0), 1)]
+        assert checkup_step._reads_only_what_it_wrote(trainer, row, 0.3) is is_sound
 
     @pytest.mark.parametrize(("dropout", "kernel"), [(0.0, "SDPA flash"), (0.1, "plain products")])
     def test_the_attention_kernel_is_the_one_that_runs(self, dropout: float, kernel: str) -> None:

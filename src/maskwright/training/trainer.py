@@ -71,7 +71,7 @@ class Trainer:
         self.agreed_signal = 0
         self.budget: Budget
         self.metric_names: tuple[str, ...] = ()
-        self._mask_ratio = mask_ratio or (lambda progress: model.mask_ratio)
+        self.compute_mask_ratio = mask_ratio or (lambda progress: model.mask_ratio)
         self._callbacks: Sequence[Callback] = ()
         self._writer = CheckpointWriter(self.warn)
         self._meter: Meter | None = None
@@ -204,7 +204,7 @@ class Trainer:
         for group, is_last in self._read_steps(train, meter):
             batch = concatenate(group)
             learning_rate = self.engine.set_learning_rate(state.step, self.progress)
-            mask_ratio = self._mask_ratio(self.progress)
+            mask_ratio = self.compute_mask_ratio(self.progress)
             on_device = batch.to(self.engine.device, non_blocking=True)
             step_begun_s = time.monotonic()
             result = train_step(

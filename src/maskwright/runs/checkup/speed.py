@@ -32,10 +32,17 @@ def measure_loader(train: PackedLoader) -> float:
 
 
 def check_step(figures: StepFigures, vocab_size: int) -> Finding:
-    """Whether the numbers of a step are numbers; an untrained model's loss is near ln(vocabulary)."""
+    """Whether losses and gradients are numbers; an untrained model's loss is near ln(vocabulary)."""
     text = f"the loss starts at {figures.loss:.2f}, a guess among {vocab_size:,} tokens has {math.log(vocab_size):.2f}"
-    advice = "use training.precision=auto or fp32 and the default initializer_range"
-    return Finding.judge("step", text, None if figures.is_finite else advice, "problem")
+    if figures.is_finite:
+        taken = f"{figures.num_first_steps} steps as the run takes them end at {figures.last_loss:.2f}"
+        return Finding("step", "OK", f"{text}; {taken}")
+    failed = f"the loss or gradient is not finite by step {figures.num_first_steps} of the run"
+    advice = (
+        "use training.precision=auto or fp32, training.compile=false, a lower learning rate or the default"
+        " initializer_range"
+    )
+    return Finding("step", "problem", f"{text}; {failed}", advice)
 
 
 def check_speed(figures: StepFigures) -> Finding:

@@ -1,11 +1,15 @@
-"""A few real optimizer steps of a run, on its device, in its precision: their time, memory and attention kernel."""
+"""A few real optimizer steps of a run, on its device, in its precision: their time, memory and attention kernel.
+
+Last come the run's own first steps: its batches, masks and learning rates, compiled and recorded where the run is.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count, islice
 from statistics import median
 
 import torch
@@ -27,6 +31,9 @@ _FEW_PLACES = 128
 _TIMING_S = 3.0
 _MOST_TIMED = 30
 _MUCH_FASTER = 0.75
+_FIRST_STEPS = 8
+_LEAST_FIRST_STEPS = 2
+_FIRST_STEPS_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -44,19 +51,24 @@ class StepFigures:
     loss: float
     """Before the model has learnt anything."""
     is_finite: bool
+    """Whether the losses and gradients of all steps were."""
     measured_share: float
     """Of the batch; the rest is extrapolated."""
+    num_first_steps: int = 0
+    """Of the run's own steps, as many as were taken."""
+    last_loss: float = math.nan
+    """In the last of them."""
     warnings: list[str] = field(default_factory=list)
     """Memory that ran out on the way."""
 
 
 def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> StepFigures:
-    """Take steps on the first batch, at the learning rate a run starts with."""
+    """Take steps on one batch that leave the weights as they are, then the first steps of the run."""
     warnings: list[str] = []
     device = trainer.engine.device
     batch = read_step(train, trainer.config).to(device)
     step = trainer.engine.begin(trainer.state, warnings.append)
-    trainer.engine.set_learning_rate(0, 0.0)
+    trainer.optimizers.set_learning_rate(0.0, trainer.engine.optimizer_config.learning_rate)
 
     def forward(rows: PackedBatch) -> None:
         corrupted = trainer.model.corrupt(rows, 0, 0, mask_ratio, 0.0)
@@ -90,6 +102,8 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
             _measure_another_row(device, num_rows, differentiate),
         )
         working += num_more * per_row
+    is_sound = device.type != "cuda" or _reads_only_what_it_wrote(trainer, batch.rows(0, 1), mask_ratio)
+    first_steps = take_first_steps(trainer, train, step, num_rows)
     return StepFigures(
         seconds=_extrapolate(row_s, part_s, whole_s, num_rows, batch.num_rows),
         num_tokens=batch.num_tokens(),
@@ -98,10 +112,52 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
         tokens_at_a_time=_rows_at_a_time(step, None, batch) * batch.input_ids.shape[1],
         attention=attention,
         loss=trainer.model.compute_metrics(results[0].sums.tolist())["loss"],
-        is_finite=_is_finite(results[0]),
+        is_finite=is_sound and all(map(_is_finite, [*results, *first_steps])),
         measured_share=num_rows / batch.num_rows,
+        num_first_steps=len(first_steps),
+        last_loss=trainer.model.compute_metrics(first_steps[-1].sums.tolist())["loss"],
         warnings=warnings,
     )
+
+
+def _reads_only_what_it_wrote(trainer: Trainer, rows: PackedBatch, mask_ratio: float) -> bool:
+    """Whether loss and gradients are finite where free memory holds NaN.
+
+    A kernel that leaves a part of its result unwritten goes unnoticed for as long as that memory holds plausible
+    numbers. Recorded passes have memory of their own, so this one is not recorded.
+    """
+    trainer.optimizers.zero_grad()
+    blocks = [torch.full((1 << power,), math.nan, device=rows.input_ids.device) for power in range(8, 24)]
+    del blocks
+    sums = trainer.engine.placed.loss_sums(trainer.model.corrupt(rows, 0, 0, mask_ratio, 0.0))
+    (sums.losses / sums.counts.clamp(min=1)).sum().backward()
+    grads = [param.grad for param in trainer.model.parameters() if param.grad is not None]
+    return bool(torch.isfinite(torch.stack([sums.losses.sum(), *torch._foreach_norm(grads)])).all())
+
+
+def take_first_steps(trainer: Trainer, train: PackedLoader, step: TrainStep, most_rows: int) -> list[StepResult]:
+    """What the run will do, on at most `most_rows` of each batch; one that fails is the last."""
+    results: list[StepResult] = []
+    begun = time.perf_counter()
+    for epoch, batch in _read_first_steps(trainer, train):
+        number = len(results)
+        trainer.engine.set_learning_rate(number, 0.0)
+        part = batch.rows(0, min(most_rows, batch.num_rows)).to(trainer.engine.device)
+        results.append(step(part, step=number, epoch=epoch, mask_ratio=trainer.compute_mask_ratio(0.0)))
+        is_late = time.perf_counter() - begun > _FIRST_STEPS_S
+        if not _is_finite(results[-1]) or (is_late and len(results) >= _LEAST_FIRST_STEPS):
+            break
+    return results
+
+
+def _read_first_steps(trainer: Trainer, train: PackedLoader) -> Iterator[tuple[int, PackedBatch]]:
+    """Of as many epochs as it takes."""
+    batches = (
+        (epoch, concatenate(group))
+        for epoch in count()
+        for group, _ in group_batches(train.epoch(epoch), lambda: count_batches_per_step(trainer.config, 0.0))
+    )
+    return islice(batches, _FIRST_STEPS)
 
 
 def read_step(train: PackedLoader, training: TrainingConfig) -> PackedBatch:
