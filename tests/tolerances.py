@@ -40,19 +40,18 @@ def sampling(share: float, num_draws: int) -> float:
 
 
 def assert_rounded(
-    found: Any, expected: Any, num_terms: int, magnitude: float | None = None, dtype: torch.dtype = torch.float32
+    found: Any, expected: Any, num_terms: int, magnitude: float = 0.0, dtype: torch.dtype = torch.float32
 ) -> None:
     """Assert that arrays, numbers or mappings of them differ by rounding alone.
 
-    `magnitude` is that of the largest expected value, in a mapping of all of them, unless given. Give it where terms
-    cancel: a sum may be much smaller than its terms.
+    The magnitude is that of the largest expected value, in a mapping the largest of all. Give a larger one where terms
+    cancel: a sum may be much smaller than they are.
     """
     if not isinstance(expected, Mapping):
         found, expected = {"the value": found}, {"the value": expected}
     assert found.keys() == expected.keys()
     found, expected = ({name: _as_double(one) for name, one in values.items()} for values in (found, expected))
-    if magnitude is None:
-        magnitude = max(float(one.abs().max()) for one in expected.values())
+    magnitude = max(magnitude, *(float(one.abs().max()) for one in expected.values()))
     for name, one in expected.items():
         torch.testing.assert_close(
             found[name],
