@@ -12,6 +12,9 @@ import pyarrow.parquet
 import pytest
 
 from maskwright.inference.pipeline import pipeline
+from tolerances import assert_rounded, count_terms, rounding
+
+NUM_TERMS = count_terms(num_layers=1, width=32, length=32)
 
 Command = Callable[..., Any]
 TEXTS = ["the cat [MASK] the green house.", "my [MASK] teacher likes a [MASK] road.", "[MASK]"]
@@ -77,13 +80,13 @@ def test_a_file_becomes_a_file_of_vectors_in_its_order(
         assert (result.code, result.out) == (0, "")
         assert "60 texts in" in result.err
     with np.load(tmp_path / "out.npz") as arrays:
-        np.testing.assert_allclose(arrays["embeddings"], expected, atol=1e-6)
+        assert_rounded(arrays["embeddings"], expected, NUM_TERMS)
     for rows in (
         pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist(),
         read_lines((tmp_path / "out.jsonl").read_text(encoding="utf-8")),
     ):
         assert [row["text"] for row in rows] == sentences
-        np.testing.assert_allclose([row["embedding"] for row in rows], expected, atol=1e-6)
+        assert_rounded([row["embedding"] for row in rows], expected, NUM_TERMS)
 
 
 def test_a_column_is_chosen_and_a_missing_one_is_named(command: Command, trained_run: Path, tmp_path: Path) -> None:
@@ -91,7 +94,7 @@ def test_a_column_is_chosen_and_a_missing_one_is_named(command: Command, trained
     file.write_text("".join(json.dumps({"body": text}) + "\n" for text in ("the cat", "a bird")), encoding="utf-8")
     result = command("predict", "embed", trained_run, file, "--column", "body", "--pooling", "cls", "--normalize")
     vectors = np.array([record["embedding"] for record in read_lines(result.out)])
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+    assert_rounded(np.linalg.norm(vectors, axis=1), np.ones(len(vectors)), NUM_TERMS)
     refusal = command("predict", "embed", trained_run, file, "--out", tmp_path / "out.npz")
     refusal.assert_refused(str(file), "has no column 'text'", "'body'")
     assert not (tmp_path / "out.npz").exists()
@@ -106,8 +109,8 @@ def test_two_texts_and_pairs_in_a_file_are_compared(command: Command, trained_ru
     result = command("predict", "similarity", trained_run, tmp_path / "pairs.parquet", "--second-column", "b")
     records = read_lines(result.out)
     assert [(record["first"], record["second"]) for record in records] == pairs
-    assert records[0]["score"] == pytest.approx(single["score"], abs=1e-5)
-    assert records[1]["score"] == pytest.approx(1.0, abs=1e-5)
+    assert records[0]["score"] == pytest.approx(single["score"], abs=rounding(NUM_TERMS))
+    assert records[1]["score"] == pytest.approx(1.0, abs=rounding(NUM_TERMS))
     assert "2 pairs in" in result.err
 
 

@@ -15,6 +15,9 @@ from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.hybrid_lm import HybridLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer import Tokenizer
+from tolerances import assert_rounded, count_terms
+
+NUM_TERMS = count_terms(num_layers=2, width=32, length=24)
 
 TEXTS = ["the cat sees.", "birdcat", "a small dog follows the greenhouse road.", "the cat sees.", "one"]
 
@@ -66,7 +69,7 @@ def test_every_text_gets_its_score_by_definition_in_order(tokenizer: Tokenizer, 
     model = build(tokenizer, encoder=encoder)
     scores = score_texts(model, tokenizer, TEXTS, word_l2r=word_l2r)
     expected = [score_one_by_one(model, tokenizer, text, word_l2r) for text in TEXTS]
-    assert scores.log_likelihoods == pytest.approx(expected, rel=1e-4)
+    assert_rounded(scores.log_likelihoods, expected, NUM_TERMS)
     assert scores.num_tokens.tolist() == [len(tokenizer.encode(text)) - 2 for text in TEXTS]
     assert scores.fits.all()
     assert model.training
@@ -77,16 +80,14 @@ def test_masking_the_rest_of_a_word_changes_only_texts_with_words_of_several_tok
     assert len(tokenizer.encode("birdcat")) > 3
     plain, corrected = (score_texts(model, tokenizer, TEXTS, word_l2r=flag).log_likelihoods for flag in (False, True))
     assert plain[1] != pytest.approx(corrected[1])
-    assert plain[0] == pytest.approx(corrected[0])
+    assert_rounded(plain[0], corrected[0], NUM_TERMS)
 
 
 def test_a_model_that_answers_one_place_earlier_is_asked_there(tokenizer: Tokenizer) -> None:
     model = build(tokenizer, HybridLanguageModel)
     assert model.predicts_next
     scores = score_texts(model, tokenizer, TEXTS)
-    assert scores.log_likelihoods == pytest.approx(
-        [score_one_by_one(model, tokenizer, text) for text in TEXTS], rel=1e-4
-    )
+    assert_rounded(scores.log_likelihoods, [score_one_by_one(model, tokenizer, text) for text in TEXTS], NUM_TERMS)
 
 
 @pytest.mark.parametrize("kind", ["causal", "hybrid that ended as a causal model"])
@@ -99,7 +100,7 @@ def test_a_causal_model_gives_its_exact_log_likelihood(tokenizer: Tokenizer, kin
         with torch.no_grad():
             answers = causal(input_ids=ids).logits[0].log_softmax(dim=-1)
         expected.append(sum(float(answers[place - 1, ids[0, place]]) for place in range(1, ids.shape[1] - 1)))
-    assert score_texts(model, tokenizer, TEXTS).log_likelihoods == pytest.approx(expected, rel=1e-4)
+    assert_rounded(score_texts(model, tokenizer, TEXTS).log_likelihoods, expected, NUM_TERMS)
 
 
 def test_a_causal_model_refuses_the_correction(tokenizer: Tokenizer) -> None:
@@ -129,7 +130,7 @@ def test_texts_longer_than_the_model_are_not_scored(tokenizer: Tokenizer) -> Non
     scores = score_texts(build(tokenizer), tokenizer, ["the cat", long, "one"])
     alone = score_texts(build(tokenizer), tokenizer, ["the cat", "one"])
     assert scores.fits.tolist() == [True, False, True]
-    assert scores.log_likelihoods[[0, 2]] == pytest.approx(alone.log_likelihoods)
+    assert_rounded(scores.log_likelihoods[[0, 2]], alone.log_likelihoods, NUM_TERMS)
     assert not score_texts(build(tokenizer), tokenizer, [long]).fits.any()
 
 

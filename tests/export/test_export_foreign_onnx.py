@@ -10,6 +10,7 @@ from maskwright.errors import InputError
 from maskwright.export.onnx import export_onnx
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer import Tokenizer
+from tolerances import count_terms, rounding
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -42,7 +43,7 @@ def build_foreign(tokenizer: Tokenizer, looks_into_the_batch: bool) -> MaskedLan
 def test_an_encoder_of_others_is_exported(tokenizer, sentences, tmp_path):
     model = build_foreign(tokenizer, looks_into_the_batch=False)
     figures = export_onnx(model, tokenizer, tmp_path / "out", int8=False, texts=sentences, say=lambda line: None)
-    assert figures["largest_difference"] < 1e-4
+    assert figures["largest_difference"] <= rounding(count_terms(num_layers=1, width=16, length=64))
 
 
 def test_an_encoder_that_cannot_be_traced_is_refused_in_one_sentence(tokenizer, sentences, tmp_path, capfd):

@@ -17,6 +17,7 @@ from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.hybrid_lm import HybridLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer import Tokenizer
+from tolerances import count_terms, rounding
 
 Build = Callable[..., MaskedLanguageModel]
 
@@ -85,6 +86,7 @@ def test_what_their_layout_can_hold_is_exported(
     model = build_tiny(**options)
     assert find_obstacles(model) == []
     comparison = export_huggingface(model, tokenizer, tmp_path, texts=sentences, say=ignore)
-    assert comparison.largest_difference < 1e-4
+    # Logits are less than 4: 32 terms of weights near 0.1.
+    assert comparison.largest_difference <= rounding(count_terms(num_layers=2, width=32, length=48), magnitude=4.0)
     loaded = MaskedLanguageModel.from_pretrained(tmp_path).state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in model.state_dict().items())

@@ -11,6 +11,8 @@ import torch
 from rank_jobs import build_loader, train
 from safetensors.torch import load_file
 
+from tolerances import count_terms, rounding
+
 _FSDP = {"parallel": "fsdp"}
 _VARIANTS: dict[str, dict[str, Any]] = {
     "ddp-adamw": {},
@@ -35,7 +37,8 @@ _ONLY_TWO: dict[str, dict[str, Any]] = {
     "fsdp-poisoned": {"training": _FSDP, "poison_call": 3},
     "seconds": {"training": {"epochs": 10**6, "max_seconds": 0.6}},
 }
-_TOLERANCE = 1e-5
+_MOST_STEPS = 12
+_TOLERANCE = rounding(_MOST_STEPS * 2 * count_terms(num_layers=2, width=16, length=16))
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +94,7 @@ def test_two_processes_train_like_one(folder: Path, name: str) -> None:
     assert flatten(two["history"]) == pytest.approx(flatten(one["history"]), abs=_TOLERANCE, rel=_TOLERANCE)
     assert two["final_loss"] == pytest.approx(one["final_loss"], abs=_TOLERANCE)
     difference = largest_difference(folder, f"{name}-alone", name)
+    assert two["steps"] <= _MOST_STEPS
     assert difference < _TOLERANCE, f"largest difference of a weight {difference:.1e}"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sequence_lab import MAX_LENGTH, save_classifier
+from tiny_models import SCORE_ERROR
 
 from maskwright.batch import from_padded
 from maskwright.errors import InputError
@@ -55,7 +56,7 @@ def assert_alike(ours: Any, theirs: Any) -> None:
     else:
         assert list(ours) == list(theirs)
         assert ours["label"] == theirs["label"]
-        assert ours["score"] == pytest.approx(theirs["score"], abs=2e-6)
+        assert ours["score"] == pytest.approx(theirs["score"], abs=SCORE_ERROR)
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 1}, {"top_k": 2}, {"top_k": None}, {"top_k": 99}], ids=str)
@@ -100,7 +101,7 @@ def test_windows_of_a_long_text_are_averaged_by_their_tokens(build_folder: Build
     expected = np.average(values, weights=[len(row) for row in rows])
     assert len(rows) > 2
     assert max(values) - min(values) > 1e-3
-    assert pipeline("classify", folder, device="cpu")(text)["score"] == pytest.approx(expected, abs=1e-5)
+    assert pipeline("classify", folder, device="cpu")(text)["score"] == pytest.approx(expected, abs=SCORE_ERROR)
 
 
 @pytest.mark.parametrize(

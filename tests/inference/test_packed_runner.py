@@ -16,9 +16,11 @@ from maskwright.inference.runner import run_packed
 from maskwright.inference.samples import EncodedBatch, Sample
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
+from tolerances import assert_rounded, count_terms
 
 SHAPE = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 LENGTHS = (3, 17, 2, 9, 9, 30, 4, 1, 12, 25)
+NUM_TERMS = count_terms(num_layers=2, width=16, length=sum(LENGTHS))
 
 
 class ForeignEncoder(nn.Module):
@@ -65,7 +67,7 @@ def test_each_sample_gets_its_own_hidden_states_in_input_order(name: str, batch_
     found = list(run_packed(encoder, samples, split, pad_token_id=0, batch_tokens=batch_tokens))
     assert len(found) == len(samples)
     for sample, hidden in zip(samples, found, strict=True):
-        torch.testing.assert_close(hidden, encode_alone(encoder, sample), rtol=1e-4, atol=1e-5)
+        assert_rounded(hidden, encode_alone(encoder, sample), NUM_TERMS)
 
 
 def test_batches_hold_samples_of_similar_length_and_no_more_tokens_than_asked_for() -> None:
@@ -111,7 +113,7 @@ def test_dropout_is_off_and_the_mode_comes_back() -> None:
     first = next(results)
     assert encoder.training
     assert not torch.is_inference_mode_enabled()
-    torch.testing.assert_close(first, expected[0])
+    assert_rounded(first, expected[0], NUM_TERMS)
 
 
 def test_segments_reach_the_encoder() -> None:
@@ -121,7 +123,7 @@ def test_segments_reach_the_encoder() -> None:
     plain, told = run_packed(encoder, samples, split, pad_token_id=0)
     with torch.no_grad():
         expected = encoder(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([segments])).last_hidden_state[0]
-    torch.testing.assert_close(told, expected, rtol=1e-4, atol=1e-5)
+    assert_rounded(told, expected, NUM_TERMS)
     assert (plain - told).abs().max() > 0.1
 
 
@@ -135,7 +137,7 @@ def test_tokens_that_see_only_what_comes_before_them_are_told_to_the_encoder() -
         pad_token_id=0,
         find_causal=lambda batch: torch.ones_like(batch.input_ids, dtype=torch.bool),
     )
-    torch.testing.assert_close(long[:5], short, rtol=1e-4, atol=1e-5)
+    assert_rounded(long[:5], short, NUM_TERMS)
 
 
 def test_nothing_in_nothing_out() -> None:

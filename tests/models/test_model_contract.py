@@ -7,6 +7,7 @@ from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.families import FAMILIES
 from maskwright.models.modernbert import ModernBERT
+from tolerances import assert_rounded, count_terms, sampling
 
 SMALL = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
 FAMILY_CLASSES = [family.encoder_class for family in FAMILIES.values()]
@@ -34,7 +35,7 @@ def test_a_document_is_encoded_alike_alone_and_packed(encoder_class):
     documents, packed = make_rows()
     alone = encoder(input_ids=documents).last_hidden_state
     together = encoder(**packed).last_hidden_state.view_as(alone)
-    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+    assert_rounded(together, alone, count_terms(num_layers=3, width=32, length=24))
 
 
 def test_a_token_sees_nothing_of_other_documents(encoder_class):
@@ -55,7 +56,7 @@ def test_padding_does_not_change_real_tokens(encoder_class):
     attention_mask = (torch.arange(wide.shape[1]) < 8).long().expand_as(wide)
     padded = encoder(input_ids=wide, attention_mask=attention_mask).last_hidden_state
     alone = encoder(input_ids=documents).last_hidden_state
-    torch.testing.assert_close(padded[:, :8], alone, rtol=1e-5, atol=1e-5)
+    assert_rounded(padded[:, :8], alone, count_terms(num_layers=3, width=32, length=13))
     assert torch.isfinite(padded).all()
 
 
@@ -161,8 +162,8 @@ def test_stochastic_depth_skips_whole_rows_and_keeps_the_expectation():
     skipped = StochasticDepth(0.25).train()(torch.ones(4000, 3, 2))
     per_row = skipped.flatten(1)
     assert ((per_row == 0).all(1) | (per_row == per_row[:, :1]).all(1)).all()
-    assert (per_row[:, 0] == 0).float().mean().item() == pytest.approx(0.25, abs=0.03)
-    assert skipped.mean().item() == pytest.approx(1.0, abs=0.03)
+    assert (per_row[:, 0] == 0).float().mean().item() == pytest.approx(0.25, abs=sampling(0.25, 4000))
+    assert skipped.mean().item() == pytest.approx(1.0, abs=sampling(0.25, 4000) / 0.75)
     assert torch.equal(StochasticDepth(0.25).eval()(torch.ones(2, 3, 4)), torch.ones(2, 3, 4))
 
 

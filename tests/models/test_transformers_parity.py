@@ -9,8 +9,8 @@ from maskwright.batch import PackedBatch
 from maskwright.models.bert import BERT
 from maskwright.models.families import FAMILIES, family_of
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from tolerances import assert_rounded, count_terms
 
-TOLERANCE = 1e-5
 VOCAB_SIZE = 120
 LENGTHS = ([7], [16, 3, 9], [40, 1, 25, 40])
 SHAPE = {
@@ -120,21 +120,19 @@ def test_padded_logits_loss_and_gradients_agree(models, lengths):
     labels = make_labels(padded)
     expected = theirs(**padded, labels=labels)
     is_real = padded["attention_mask"].bool()
-    torch.testing.assert_close(
-        ours.eval()(**padded).logits[is_real], expected.logits[is_real], rtol=TOLERANCE, atol=TOLERANCE
-    )
+    num_terms = count_terms(num_layers=4, width=32, length=max(lengths))
+    assert_rounded(ours.eval()(**padded).logits[is_real], expected.logits[is_real], num_terms)
     loss = ours.train()(**padded, labels=labels).loss
-    torch.testing.assert_close(loss, expected.loss, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_rounded(loss, expected.loss, num_terms)
 
     expected.loss.backward()
     loss.backward()
     gradients = their_gradients(theirs, ours)
     named = dict(ours.named_parameters())
     assert set(gradients) >= set(named)
-    for name, param in named.items():
-        torch.testing.assert_close(
-            param.grad, gradients[name], rtol=TOLERANCE, atol=TOLERANCE, msg=lambda text, name=name: f"{name}: {text}"
-        )
+    assert_rounded(
+        {name: param.grad for name, param in named.items()}, {name: gradients[name] for name in named}, 2 * num_terms
+    )
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
@@ -149,17 +147,18 @@ def test_packed_logits_loss_and_gradients_agree(models, lengths):
     packed_labels[~packed.is_padding] = labels[is_real]
 
     logits = ours.eval()(packed).logits[~packed.is_padding]
-    torch.testing.assert_close(logits, expected.logits[is_real], rtol=TOLERANCE, atol=TOLERANCE)
+    num_terms = count_terms(num_layers=4, width=32, length=packed.input_ids.shape[1])
+    assert_rounded(logits, expected.logits[is_real], num_terms)
     loss = ours.train()(packed, labels=packed_labels).loss
-    torch.testing.assert_close(loss, expected.loss, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_rounded(loss, expected.loss, num_terms)
 
     expected.loss.backward()
     loss.backward()
     gradients = their_gradients(theirs, ours)
-    for name, param in ours.named_parameters():
-        torch.testing.assert_close(
-            param.grad, gradients[name], rtol=TOLERANCE, atol=TOLERANCE, msg=lambda text, name=name: f"{name}: {text}"
-        )
+    named = dict(ours.named_parameters())
+    assert_rounded(
+        {name: param.grad for name, param in named.items()}, {name: gradients[name] for name in named}, 2 * num_terms
+    )
 
 
 def test_encoder_with_segments_agrees_with_bert_model(tmp_path):
@@ -171,7 +170,8 @@ def test_encoder_with_segments_agrees_with_bert_model(tmp_path):
     expected = theirs(**padded, token_type_ids=token_type_ids).last_hidden_state
     actual = BERT.from_pretrained(tmp_path)(**padded, token_type_ids=token_type_ids)
     is_real = padded["attention_mask"].bool()
-    torch.testing.assert_close(actual["last_hidden_state"][is_real], expected[is_real], rtol=TOLERANCE, atol=TOLERANCE)
+    num_terms = count_terms(num_layers=4, width=32, length=30)
+    assert_rounded(actual["last_hidden_state"][is_real], expected[is_real], num_terms)
     assert actual.last_hidden_state.shape == (2, 30, 32)
 
 

@@ -22,6 +22,7 @@ from maskwright.text.domain_tokens import choose_domain_tokens
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.text.training import TokenizerType, train_tokenizer
 from maskwright.text.vocabulary_extension import add_domain_tokens
+from tolerances import assert_rounded, count_terms
 
 GENERAL = ["the cat sees a genesis of an angel before it rains, and zebras quote the geyser"] * 10
 DOMAIN = ["an angiogenesis before zygote and zygote"] * 5
@@ -99,7 +100,8 @@ def assert_means(model: Any, old: Tokenizer, new: Tokenizer, before: dict[str, T
         assert row >= old.vocab_size
         assert len(pieces) >= 3
         for name, table in tables.items():
-            torch.testing.assert_close(table[row], before[name][pieces].mean(dim=0))
+            rows = before[name][pieces]
+            assert_rounded(table[row], rows.mean(dim=0), len(pieces), magnitude=float(rows.abs().max()))
 
 
 def find_table(model: Any) -> Tensor:
@@ -125,7 +127,8 @@ def test_new_words_are_the_mean_of_their_pieces_and_old_logits_stay(
     assert model.vocab_size == new.vocab_size == model.encoder.config.vocab_size == model.mlm_output.out_features
     assert model.is_tied is is_tied
     assert_means(model, old, new, tables)
-    torch.testing.assert_close(compute_logits(model, old)[..., : old.vocab_size], logits)
+    num_terms = count_terms(num_layers=2, width=16, length=logits.shape[1])
+    assert_rounded(compute_logits(model, old)[..., : old.vocab_size], logits, num_terms)
     assert torch.equal(find_table(model)[: old.vocab_size], tables["embedding"])
 
 
@@ -204,7 +207,7 @@ def test_means_are_computed_in_float_and_kept_in_the_tables_type() -> None:
     table = torch.tensor([[1.0, 3.0], [2.0, 5.0], [0.0, 0.0]], dtype=torch.bfloat16)
     set_rows_to_means(table, {2: [0, 1, 1]})
     assert table.dtype == torch.bfloat16
-    torch.testing.assert_close(table[2].float(), torch.tensor([5 / 3, 13 / 3]), rtol=0.01, atol=0)
+    assert torch.equal(table[2], torch.tensor([5 / 3, 13 / 3]).bfloat16())
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from maskwright.batch import IGNORED_LABEL, PackedBatch, from_padded, to_padded
 from maskwright.models.bert import BERT
 from maskwright.models.families import BERT_FAMILY
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
+from tolerances import assert_rounded, count_terms
 
-TOLERANCE = 1e-5
 VOCAB_SIZE, WIDTH, EPOCH = 60, 32, 3
 LENGTHS = [12, 5, 9]
+NUM_TERMS = count_terms(num_layers=2, width=WIDTH, length=sum(LENGTHS) + 4)
 GENERATOR_NAMES = {
     "projection": "electra.embeddings_project",
     "dense": "generator_predictions.dense",
@@ -115,10 +116,8 @@ def make_batch(layout: str) -> PackedBatch:
 
 
 def assert_same_gradients(theirs: torch.nn.Module, ours: dict[str, Tensor]) -> None:
-    for name, param in theirs.named_parameters():
-        torch.testing.assert_close(
-            ours[name], param.grad, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda text, name=name: f"{name}: {text}"
-        )
+    expected = {name: param.grad for name, param in theirs.named_parameters()}
+    assert_rounded({name: ours[name] for name in expected}, expected, 2 * NUM_TERMS)
 
 
 def collect_gradients(model: ReplacedTokenDetection) -> dict[str, Tensor]:
@@ -148,7 +147,7 @@ def test_generator_loss_and_gradients_agree(layout, generator_size):
 
     inputs, labels = as_theirs(corrupted.batch, corrupted.labels)
     expected = theirs(**inputs, labels=labels).loss
-    torch.testing.assert_close(loss, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_rounded(loss, expected, NUM_TERMS)
     loss.backward()
     expected.backward()
     assert_same_gradients(theirs, name_for_generator(collect_gradients(ours)))
@@ -167,7 +166,7 @@ def test_discriminator_loss_and_gradients_agree(layout):
     assert 5 < int(is_replaced.sum()) < sum(LENGTHS)
     inputs, labels = as_theirs(batch.with_input_ids(ids), is_replaced.long())
     expected = theirs(**inputs, labels=labels).loss
-    torch.testing.assert_close(loss, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_rounded(loss, expected, NUM_TERMS)
     loss.backward()
     expected.backward()
     assert_same_gradients(theirs, name_for_discriminator(collect_gradients(ours)))
@@ -178,6 +177,4 @@ def test_logits_of_a_call_are_theirs():
     theirs = build_theirs(ElectraForPreTraining, ours, ours.encoder.config, name_for_discriminator(ours.state_dict()))
     inputs, _ = to_padded(make_batch("padded"))
     is_real = inputs["attention_mask"] == 1
-    torch.testing.assert_close(
-        ours(**inputs).logits[is_real], theirs(**inputs).logits[is_real], rtol=TOLERANCE, atol=TOLERANCE
-    )
+    assert_rounded(ours(**inputs).logits[is_real], theirs(**inputs).logits[is_real], NUM_TERMS)

@@ -26,8 +26,10 @@ from maskwright.training.precision import Precision
 from maskwright.training.step import TrainStep
 from maskwright.training.trainer import Trainer
 from maskwright.training.world import World
+from tolerances import assert_rounded, count_terms
 
 V = 60
+NUM_TERMS = count_terms(num_layers=1, width=32, length=16)
 
 
 @pytest.fixture(autouse=True)
@@ -102,9 +104,9 @@ def test_micro_batches_give_the_gradients_of_the_whole_batch():
     whole, expected = compute_gradients(model, batch)
     for micro_batch_tokens in (16, 48):  # one row and three rows at a time, the last micro-batch a smaller one
         result, gradients = compute_gradients(model, batch, micro_batch_tokens)
-        torch.testing.assert_close(result.sums, whole.sums, rtol=1e-6, atol=0)
-        for name, gradient in gradients.items():
-            torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-5, msg=name)
+        for found, exact in zip(result.sums, whole.sums, strict=True):
+            assert_rounded(found, exact, NUM_TERMS)
+        assert_rounded(gradients, expected, 2 * NUM_TERMS)
 
 
 def test_gradients_are_those_of_the_weighted_means():
@@ -114,8 +116,7 @@ def test_gradients_are_those_of_the_weighted_means():
     model.zero_grad()
     sums = model.loss_sums(model.corrupt(batch, 7, 0, 0.3))
     (sums.losses[0] / sums.counts[0] + 20.0 * sums.losses[1] / sums.counts[1]).backward()
-    for name, param in model.named_parameters():
-        torch.testing.assert_close(gradients[name], param.grad, atol=1e-6, rtol=1e-5, msg=name)
+    assert_rounded(gradients, {name: param.grad for name, param in model.named_parameters()}, 2 * NUM_TERMS)
 
 
 @pytest.mark.parametrize("family", [BERT, ModernBERT])
@@ -219,9 +220,9 @@ def test_the_saved_encoder_is_the_discriminator_for_others(tmp_path, tokenizer):
     input_ids = torch.randint(5, V, (2, 9))
     expected = model.encoder(input_ids).last_hidden_state
     ours = BERT.from_pretrained(tmp_path / "whole")
-    torch.testing.assert_close(ours(input_ids).last_hidden_state, expected)
+    assert_rounded(ours(input_ids).last_hidden_state, expected, NUM_TERMS)
     theirs = AutoModel.from_pretrained(tmp_path / "whole").eval()
-    torch.testing.assert_close(theirs(input_ids).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
+    assert_rounded(theirs(input_ids).last_hidden_state, expected, NUM_TERMS)
 
 
 def test_folders_of_other_models_are_refused(tmp_path):

@@ -32,9 +32,11 @@ from maskwright.training.precision import Precision
 from maskwright.training.step import TrainStep
 from maskwright.training.trainer import Trainer
 from maskwright.training.world import World
+from tolerances import assert_rounded, count_terms
 
 V, ROW = 60, 32
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
+NUM_TERMS = count_terms(num_layers=2, width=16, length=ROW)
 
 
 @pytest.fixture(autouse=True)
@@ -148,9 +150,9 @@ def test_losses_and_gradients_equal_those_of_bert_for_pretraining(tmp_path: Path
     means.sum().backward()
 
     expected = nn.functional.cross_entropy(output.seq_relationship_logits, pair_labels)
-    torch.testing.assert_close(means[1], expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(means.sum(), output.loss, rtol=0, atol=1e-5)
-    torch.testing.assert_close(ours.predict_pairs(from_padded(**inputs)), output.seq_relationship_logits)
+    assert_rounded(means[1], expected, NUM_TERMS)
+    assert_rounded(means.sum(), output.loss, NUM_TERMS)
+    assert_rounded(ours.predict_pairs(from_padded(**inputs)), output.seq_relationship_logits, NUM_TERMS)
     encoder_gradients = {name: parameter.grad for name, parameter in ours.encoder.named_parameters()}
     found = {f"bert.{name}": gradient for name, gradient in BERT_FAMILY.to_theirs(encoder_gradients).items()}
     found |= {
@@ -162,8 +164,7 @@ def test_losses_and_gradients_equal_those_of_bert_for_pretraining(tmp_path: Path
         "cls.predictions.bias": ours.mlm_output.bias.grad,
     }
     their_gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, their_gradients[name], rtol=0, atol=1e-5, msg=name)
+    assert_rounded(found, {name: their_gradients[name] for name in found}, 2 * NUM_TERMS)
 
 
 def test_packing_changes_neither_part_of_the_loss() -> None:
@@ -179,7 +180,7 @@ def test_packing_changes_neither_part_of_the_loss() -> None:
             cut = {name: getattr(corrupted.batch, name)[row, place][None] for name in ("input_ids", "token_type_ids")}
             one = replace(from_padded(**cut), pair_labels=corrupted.pair_labels[row, place][None])
             alone += model.loss_sums(CorruptedPairs(one, corrupted.labels[row, place][None], 0)).losses
-    torch.testing.assert_close(whole.losses, alone, rtol=1e-5, atol=1e-5)
+    assert_rounded(whole.losses, alone, NUM_TERMS)
     assert whole.counts.tolist() == corrupted.counts.tolist()
     assert whole.counts[1] > 4
 
@@ -207,10 +208,10 @@ def test_micro_batches_give_the_gradients_of_the_whole_batch() -> None:
     assert whole.sums[3] == sum(counts)
     for micro_batch_tokens in (ROW, 3 * ROW):
         result, gradients = compute_gradients(model, batch, micro_batch_tokens)
-        torch.testing.assert_close(result.sums, whole.sums, rtol=1e-6, atol=0)
+        for found, exact in zip(result.sums, whole.sums, strict=True):
+            assert_rounded(found, exact, NUM_TERMS)
         assert int(result.num_overflowing) == 0
-        for name, gradient in gradients.items():
-            torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=0, msg=name)
+        assert_rounded(gradients, expected, 2 * NUM_TERMS)
 
 
 def test_gradients_are_those_of_the_weighted_sum_of_means() -> None:
@@ -220,8 +221,7 @@ def test_gradients_are_those_of_the_weighted_sum_of_means() -> None:
     sums = model.loss_sums(model.corrupt(batch, 7, 0, 0.3))
     model.zero_grad()
     (sums.losses[0] / sums.counts[0] + 0.5 * sums.losses[1] / sums.counts[1]).backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(gradients[name], parameter.grad, atol=1e-6, rtol=0, msg=name)
+    assert_rounded(gradients, {name: parameter.grad for name, parameter in model.named_parameters()}, 2 * NUM_TERMS)
 
 
 def test_batches_without_pairs_train_the_masked_part_alone() -> None:

@@ -26,7 +26,9 @@ def test_draws_change_with_seed_epoch_sample_and_position_alone():
         draw_uniform(key, samples + 50, positions),
         draw_uniform(key, samples, positions + 40),
     ):
-        assert abs(float(torch.corrcoef(torch.stack([first.flatten(), other.flatten()]))[0, 1])) < 0.1
+        assert (
+            abs(float(torch.corrcoef(torch.stack([first.flatten(), other.flatten()]))[0, 1])) < 5 / first.numel() ** 0.5
+        )
     assert float(first.min()) >= 0.0
     assert float(first.max()) < 1.0
 

@@ -20,6 +20,7 @@ from maskwright.runs.folder import RunFolder
 from maskwright.runs.pretrain import pretrain
 from maskwright.storage import read_json
 from maskwright.training.callbacks import Callback
+from tolerances import assert_rounded, count_terms
 
 QUIET = Console(quiet=True)
 DOMAIN = [f"the patient {number} received phosphorylated enzymes and improved slowly" for number in range(120)]
@@ -68,7 +69,7 @@ def test_the_domain_is_learnt_and_the_result_is_a_model_for_transformers(publish
     ids = AutoTokenizer.from_pretrained(adapted.exported)("the patient improved", return_tensors="pt")
     theirs = AutoModelForMaskedLM.from_pretrained(adapted.exported).eval()(**ids).logits
     ours = mw.MaskedLanguageModel.from_pretrained(adapted.run.folder.model)(ids["input_ids"]).logits
-    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
+    assert_rounded(theirs, ours, count_terms(num_layers=2, width=32, length=32))
     card = (adapted.exported / "README.md").read_text()
     assert f"{figures['loss_before']:,.4f} to {figures['loss']:,.4f}" in card
     assert f"{figures['general_loss_before']:,.4f} to {figures['general_loss']:,.4f}" in card

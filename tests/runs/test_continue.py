@@ -15,6 +15,7 @@ from maskwright.config import build_config
 from maskwright.errors import InputError
 from maskwright.runs.model import build_model, check_vocabulary
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer
+from tolerances import assert_rounded, count_terms
 
 
 def save_model(folder: Path, vocab_size: int, mask_token_id: int, special_token_ids: tuple[int, ...]) -> Any:
@@ -54,7 +55,7 @@ def test_a_mask_token_that_was_added_gets_a_place_in_the_model(tmp_path: Path) -
     assert model.vocab_size == tokenizer.vocab_size > 6
     assert model.mask_token_id == tokenizer.mask_token_id
     ids = torch.tensor([[0, 1, 2, 3]])
-    torch.testing.assert_close(model(ids).logits[..., :6], old(ids).logits)
+    assert_rounded(model(ids).logits[..., :6], old(ids).logits, count_terms(num_layers=2, width=32, length=4))
 
 
 def test_a_tokenizer_of_another_size_mask_or_special_tokens_is_refused_with_the_numbers(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_task_parity import LENGTHS, SETTINGS, build_inputs, compare_gradients, pad
+from test_task_parity import LENGTHS, MAGNITUDE, NUM_TERMS, SETTINGS, build_inputs, compare_gradients, pad
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForTokenClassification
 
@@ -16,9 +16,9 @@ from maskwright.tasks.batch import AskedBatch, TaskBatch, fill_missing
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.ner.token_head import build_token_head
 from maskwright.tasks.saving import adopt_dense, load_pretrained
+from tolerances import assert_rounded
 
 CLASSES = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 FAMILIES = [name for name in SETTINGS if name != "modernbert-mean"]
 
 
@@ -73,18 +73,18 @@ def test_packed_rows_give_the_logits_loss_and_gradients_of_transformers(family: 
 
     packed = pack(texts, labels)
     logits = ours.predict(packed)
-    torch.testing.assert_close(logits[0, :9], expected.logits[0, :9], **CLOSE)
-    torch.testing.assert_close(logits[0, 9:10], expected.logits[3, :1], **CLOSE)
-    torch.testing.assert_close(logits[1, :17], expected.logits[2, :17], **CLOSE)
-    torch.testing.assert_close(logits[1, 17:21], expected.logits[1, :4], **CLOSE)
+    assert_rounded(logits[0, :9], expected.logits[0, :9], NUM_TERMS, MAGNITUDE)
+    assert_rounded(logits[0, 9:10], expected.logits[3, :1], NUM_TERMS, MAGNITUDE)
+    assert_rounded(logits[1, :17], expected.logits[2, :17], NUM_TERMS, MAGNITUDE)
+    assert_rounded(logits[1, 17:21], expected.logits[1, :4], NUM_TERMS, MAGNITUDE)
     padded = ours(input_ids=ids, attention_mask=mask, labels=padded_labels)
     is_real = mask.bool()
-    torch.testing.assert_close(padded.logits[is_real], expected.logits[is_real], **CLOSE)
-    torch.testing.assert_close(padded.loss, expected.loss, **CLOSE)
+    assert_rounded(padded.logits[is_real], expected.logits[is_real], NUM_TERMS, MAGNITUDE)
+    assert_rounded(padded.loss, expected.loss, NUM_TERMS, MAGNITUDE)
     sums = ours.loss_sums(AskedBatch.of(packed))
     assert int(sums.num_labelled) == int((padded_labels != IGNORED_LABEL).sum())
     loss = sums.loss_sum / sums.num_labelled
-    torch.testing.assert_close(loss, expected.loss, **CLOSE)
+    assert_rounded(loss, expected.loss, NUM_TERMS, MAGNITUDE)
     loss.backward()
     compare_gradients(ours, theirs)
 
@@ -102,7 +102,7 @@ def test_a_saved_model_is_read_by_transformers_with_its_labels(family: str, tmp_
     assert all(torch.equal(tensor, state[name]) for name, tensor in theirs.state_dict().items())
     ids, mask = pad(build_inputs())
     expected = ours(input_ids=ids, attention_mask=mask).logits[mask.bool()]
-    torch.testing.assert_close(again(input_ids=ids, attention_mask=mask).logits[mask.bool()], expected, **CLOSE)
+    assert_rounded(again(input_ids=ids, attention_mask=mask).logits[mask.bool()], expected, NUM_TERMS, MAGNITUDE)
 
 
 def test_a_text_of_one_token_keeps_the_place_of_its_token(tmp_path: Path) -> None:

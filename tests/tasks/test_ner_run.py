@@ -24,6 +24,7 @@ from maskwright.runs.finetune_inputs import load_task_inputs
 from maskwright.runs.folder import RunFolder
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.model import TaskModel
+from tolerances import assert_rounded, count_terms
 
 SUBJECTS = ["the cat/PER", "a small dog/PER", "my old/PER teacher/PER", "every student/PER"]
 VERBS = ["likes", "follows", "sees", "remembers"]
@@ -72,7 +73,9 @@ def test_a_run_learns_and_leaves_a_model_that_transformers_reads(config: TaskCon
     assert list(theirs.config.id2label.values()) == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     encoded = AutoTokenizer.from_pretrained(folder.model)("my old teacher sees the cat", return_tensors="pt")
     with torch.no_grad():
-        torch.testing.assert_close(theirs(**encoded).logits, ours(**encoded).logits, rtol=1e-5, atol=1e-5)
+        expected = theirs(**encoded).logits
+    num_terms = count_terms(num_layers=2, width=32, length=32)
+    assert_rounded(ours(**encoded).logits, expected, num_terms, magnitude=1.0)
     text = "my old teacher follows the green house"
     found = pipeline("ner", folder.path, device="cpu")(text)
     assert [(one["entity_group"], text[one["start"] : one["end"]]) for one in found] == [

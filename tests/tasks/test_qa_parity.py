@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_task_parity import SETTINGS, TOLERANCE, build_inputs, compare_gradients, pack, pad
+from test_task_parity import MAGNITUDE, NUM_TERMS, SETTINGS, build_inputs, compare_gradients, pack, pad
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from maskwright.batch import IGNORED_LABEL
@@ -15,6 +15,7 @@ from maskwright.tasks.batch import AskedBatch
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.qa.spans import OUTSIDE, find_best_spans
+from tolerances import assert_rounded
 
 FAMILIES = [family for family in SETTINGS if family != "modernbert-cls"]
 """One of the two ModernBERTs: there is no pooling here."""
@@ -47,19 +48,19 @@ def test_packed_rows_give_the_logits_loss_and_gradients_of_transformers(family: 
 
     packed = pack(texts, PLACES)
     logits = ours.predict(packed)
-    torch.testing.assert_close(logits[0, :9, 0], singles[0].start_logits[0], rtol=TOLERANCE, atol=TOLERANCE)
-    torch.testing.assert_close(logits[1, :17, 1], singles[2].end_logits[0], rtol=TOLERANCE, atol=TOLERANCE)
+    assert_rounded(logits[0, :9, 0], singles[0].start_logits[0], NUM_TERMS, MAGNITUDE)
+    assert_rounded(logits[1, :17, 1], singles[2].end_logits[0], NUM_TERMS, MAGNITUDE)
     sums = ours.loss_sums(AskedBatch.of(packed))
     loss = sums.loss_sum / sums.num_labelled
-    torch.testing.assert_close(loss, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_rounded(loss, expected, NUM_TERMS, MAGNITUDE)
 
     ids, mask = pad(texts)
     padded = ours(input_ids=ids, attention_mask=mask, labels=PLACES)
     with_padding = theirs(input_ids=ids, attention_mask=mask)
     is_real = mask.bool()
     for side, given in enumerate((with_padding.start_logits, with_padding.end_logits)):
-        torch.testing.assert_close(padded.logits[..., side][is_real], given[is_real], rtol=TOLERANCE, atol=TOLERANCE)
-    torch.testing.assert_close(padded.loss, expected, rtol=TOLERANCE, atol=TOLERANCE)
+        assert_rounded(padded.logits[..., side][is_real], given[is_real], NUM_TERMS, MAGNITUDE)
+    assert_rounded(padded.loss, expected, NUM_TERMS, MAGNITUDE)
     loss.backward()
     compare_gradients(ours, theirs)
 
@@ -115,7 +116,7 @@ def test_the_best_spans_are_those_of_all_pairs() -> None:
         expected = sorted(pairs, reverse=True)[:7]
         found = list(zip(*(one[row].tolist() for one in (spans.scores, spans.starts, spans.ends)), strict=True))
         assert [one[1:] for one in found] == [one[1:] for one in expected]
-        assert [one[0] for one in found] == pytest.approx([one[0] for one in expected])
+        assert [one[0] for one in found] == [one[0] for one in expected]
 
 
 def test_spans_that_are_none_are_known_by_their_score() -> None:

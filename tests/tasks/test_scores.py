@@ -13,6 +13,7 @@ from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
 from maskwright.tasks.task import Scores, Task
+from tolerances import rounding
 
 metrics = pytest.importorskip("sklearn.metrics")
 stats = pytest.importorskip("scipy.stats")
@@ -37,7 +38,9 @@ def test_classification(num_classes: int) -> None:
     assert found["accuracy"] == pytest.approx(metrics.accuracy_score(targets, answers))
     assert found["macro_f1"] == pytest.approx(metrics.f1_score(targets, answers, average="macro"))
     assert found["matthews"] == pytest.approx(metrics.matthews_corrcoef(targets, answers))
-    assert found["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, targets)), rel=1e-5)
+    assert found["loss"] == pytest.approx(
+        float(torch.nn.functional.cross_entropy(logits, targets)), rel=rounding(60 * num_classes)
+    )
 
 
 def test_a_class_that_never_occurs_does_not_count_in_the_macro_mean() -> None:
@@ -61,7 +64,7 @@ def test_multi_label() -> None:
     assert found["micro_f1"] == pytest.approx(metrics.f1_score(targets, answers, average="micro"))
     assert found["macro_f1"] == pytest.approx(metrics.f1_score(targets, answers, average="macro"))
     expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)
-    assert found["loss"] == pytest.approx(float(expected), rel=1e-5)
+    assert found["loss"] == pytest.approx(float(expected), rel=rounding(50 * 4))
 
 
 def test_scores_of_each_class() -> None:
@@ -83,7 +86,7 @@ def test_regression(shift: float) -> None:
     task = Regression()
     found = score(task, logits, targets)
     assert found["pearson"] == pytest.approx(stats.pearsonr(logits[:, 0], targets)[0], abs=1e-6)
-    assert found["loss"] == pytest.approx(float(torch.nn.functional.mse_loss(logits[:, 0], targets)), rel=1e-5)
+    assert found["loss"] == pytest.approx(float(torch.nn.functional.mse_loss(logits[:, 0], targets)), rel=rounding(40))
     spearman = task.score_answers(logits, targets, [])["spearman"]
     assert spearman == pytest.approx(stats.spearmanr(logits[:, 0], targets)[0])
 

@@ -20,8 +20,10 @@ from maskwright.runs.finetune_inputs import TaskInputs
 from maskwright.tasks.batch import AskedBatch, TaskBatch
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.similarity.losses import Groups, compute_contrastive_losses
+from tolerances import assert_rounded, count_terms
 
-TOLERANCE = 1e-5
+NUM_TERMS = count_terms(num_layers=2, width=32, length=64)
+MAGNITUDE = 1 / 0.05  # of cosines over the temperature
 
 
 @pytest.fixture
@@ -38,12 +40,11 @@ def check_against(model: TaskModel, batch: TaskBatch, reference: TaskModel, expe
     """The mean loss, and every gradient."""
     sums = model.loss_sums(AskedBatch.of(batch))
     loss = sums.loss_sum / sums.num_labelled
-    torch.testing.assert_close(loss, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_rounded(loss, expected, NUM_TERMS, MAGNITUDE)
     loss.backward()
     expected.backward()
-    for own, other in zip(model.parameters(), reference.parameters(), strict=True):
-        assert own.grad is not None
-        torch.testing.assert_close(own.grad, other.grad, rtol=TOLERANCE, atol=TOLERANCE)
+    found, exact = ({name: param.grad for name, param in one.named_parameters()} for one in (model, reference))
+    assert_rounded(found, exact, 2 * NUM_TERMS, magnitude=1.0)
 
 
 def build_two(inputs: TaskInputs) -> tuple[TaskModel, TaskModel]:
@@ -132,7 +133,7 @@ def test_pairs_that_do_not_belong_together_have_no_part_in_the_loss(lab: Lab) ->
     model = inputs.build_model(seed=0).eval()
     every = model.loss_sums(AskedBatch.of(inputs.validation.build_batch(np.arange(12))))
     alone = model.loss_sums(AskedBatch.of(inputs.train.build_batch(np.arange(len(belonging)))))
-    torch.testing.assert_close(every.losses, alone.losses, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_rounded(every.losses, alone.losses, NUM_TERMS, MAGNITUDE)
     assert int(every.num_labelled) == int(alone.num_labelled) == 2 * len(belonging)
 
 
@@ -146,7 +147,7 @@ def test_a_batch_of_negatives_is_not_cut_and_one_of_scores_may_be(pairs_lab: Lab
     total = model.loss_sums(AskedBatch.of(batch)).losses
     assert batch.num_rows > 1
     parts = [model.loss_sums(AskedBatch.of(batch.rows(row, row + 1))).losses for row in range(batch.num_rows)]
-    torch.testing.assert_close(torch.stack(parts).sum(0), total, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_rounded(torch.stack(parts).sum(0), total, NUM_TERMS)
 
 
 def test_processes_share_their_negatives_with_exact_gradients(tmp_path: Path) -> None:
@@ -156,6 +157,7 @@ def test_processes_share_their_negatives_with_exact_gradients(tmp_path: Path) ->
     losses[groups.is_asked].sum().backward()
     torch.multiprocessing.spawn(compute_share, args=(str(tmp_path),), nprocs=2)
     shares = [load_file(tmp_path / f"{rank}.safetensors") for rank in (0, 1)]
-    torch.testing.assert_close(torch.cat([one["losses"] for one in shares]), losses.detach())
-    torch.testing.assert_close(torch.cat([one["gradient"] for one in shares]), vectors.grad)
+    num_terms = vectors.numel()
+    assert_rounded(torch.cat([one["losses"] for one in shares]), losses, num_terms, MAGNITUDE)
+    assert_rounded(torch.cat([one["gradient"] for one in shares]), vectors.grad, num_terms)
     assert torch.equal(torch.cat([one["hits"] for one in shares]), hits)

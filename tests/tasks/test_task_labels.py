@@ -15,6 +15,7 @@ from maskwright.tasks.kinds import find_kind
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
+from tolerances import assert_rounded
 
 
 def build(*labels: Any) -> list[Example]:
@@ -78,8 +79,8 @@ def test_balanced_weights_let_all_classes_count_alike() -> None:
     task = Classification.from_examples(examples, config(class_weights="balanced"))
     assert task.class_weights is not None
     weights = task.class_weights[task.encode_targets(examples)]
-    assert weights[:3].sum() == pytest.approx(float(weights[3]))
-    assert weights.mean() == pytest.approx(1.0)
+    assert_rounded(weights[:3].sum(), weights[3], num_terms=3)
+    assert_rounded(weights.mean(), 1.0, num_terms=4)
 
 
 def test_given_weights_keep_their_ratio_and_weigh_the_loss() -> None:
@@ -88,7 +89,7 @@ def test_given_weights_keep_their_ratio_and_weigh_the_loss() -> None:
     logits, targets = torch.randn(1, 4, 2, generator=torch.Generator().manual_seed(0)), task.encode_targets(examples)
     each = torch.nn.functional.cross_entropy(logits[0], targets, reduction="none")
     expected = (each[:3].sum() + 4 * each[3]) / (7 / 4)  # a mean weight of 1
-    torch.testing.assert_close(task.loss_sums(logits, targets[None]).loss_sum, expected)
+    assert_rounded(task.loss_sums(logits, targets[None]).loss_sum, expected, num_terms=4 * 2)
 
 
 @pytest.mark.parametrize(
@@ -103,14 +104,14 @@ def test_weights_that_do_not_fit_are_refused(weights: str, words: str) -> None:
 def test_positives_of_a_rare_label_can_weigh_as_much_as_its_negatives() -> None:
     task = MultiLabel.from_examples(build(["a"], ["b"], ["b"], ["b"]), config(class_weights="balanced"))
     assert task.positive_weights is not None
-    assert task.positive_weights.tolist() == pytest.approx([3.0, 1 / 3])
+    assert_rounded(task.positive_weights, [3.0, 1 / 3], num_terms=1)
 
 
 def test_smoothing_gives_a_share_of_the_label_to_all_classes() -> None:
     logits, targets = torch.tensor([[[2.0, -1.0]]]), torch.tensor([[0]])
     log_shares = logits[0, 0].log_softmax(-1)
     sums = Classification(["a", "b"], label_smoothing=0.2).loss_sums(logits, targets)
-    torch.testing.assert_close(sums.loss_sum, -(0.9 * log_shares[0] + 0.1 * log_shares[1]))
+    assert_rounded(sums.loss_sum, -(0.9 * log_shares[0] + 0.1 * log_shares[1]), num_terms=4)
 
 
 @pytest.mark.parametrize(
@@ -128,5 +129,5 @@ def test_places_without_a_document_change_nothing(task: Any, targets: torch.Tens
     longer[:, :2] = targets
     few, many = task.loss_sums(logits[:, :2], targets), task.loss_sums(logits, longer)
     assert many.counts.tolist() == few.counts.tolist() == [2]
-    torch.testing.assert_close(many.losses, few.losses)
-    torch.testing.assert_close(many.figures, few.figures)
+    assert_rounded(many.losses, few.losses, num_terms=5 * num_outputs)
+    assert_rounded(many.figures, few.figures, num_terms=5 * num_outputs)

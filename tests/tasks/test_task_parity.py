@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from maskwright.batch import PackedBatch
 from maskwright.tasks.batch import AskedBatch, TaskBatch, fill_missing
 from maskwright.tasks.model import TaskModel
+from tolerances import assert_rounded, count_terms
 
-TOLERANCE = 1e-5
 VOCAB_SIZE = 90
 SHAPE = {
     "vocab_size": VOCAB_SIZE,
@@ -52,6 +52,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 LENGTHS = (9, 4, 17, 1)
+NUM_TERMS = count_terms(num_layers=2, width=24, length=21)  # of the longest row, packed
+MAGNITUDE = 0.3 * 24**0.5  # of sums of normed states times weights, and of what comes back through them
 PROBLEMS = {
     "single_label_classification": (3, torch.tensor([2, 0, 1, 1])),
     "multi_label_classification": (3, torch.tensor([[1.0, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]])),
@@ -106,8 +108,8 @@ def compare_gradients(ours: TaskModel, theirs: Any) -> None:
     written = ours.snapshot().weights
     compared = [name for name in written if name in expected]
     assert len(compared) >= len(expected) - 1  # a table of token types that nothing reads
-    for name in compared:
-        torch.testing.assert_close(written[name], expected[name], rtol=TOLERANCE, atol=TOLERANCE)
+    found, exact = ({name: tensors[name] for name in compared} for tensors in (written, expected))
+    assert_rounded(found, exact, 2 * NUM_TERMS, MAGNITUDE)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -126,13 +128,13 @@ def test_packed_rows_give_the_logits_loss_and_gradients_of_transformers(
     packed = pack(texts, labels)
     logits = ours.predict(packed)
     in_order = torch.stack([logits[0, 0], logits[1, 1], logits[1, 0], logits[0, 1]])
-    torch.testing.assert_close(in_order, expected.logits, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_rounded(in_order, expected.logits, NUM_TERMS, MAGNITUDE)
     sums = ours.loss_sums(AskedBatch.of(packed))
     loss = sums.loss_sum / sums.num_labelled
-    torch.testing.assert_close(loss, expected.loss, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_rounded(loss, expected.loss, NUM_TERMS, MAGNITUDE)
     padded = ours(input_ids=ids, attention_mask=mask, labels=labels)
-    torch.testing.assert_close(padded.logits, expected.logits, rtol=TOLERANCE, atol=TOLERANCE)
-    torch.testing.assert_close(padded.loss, expected.loss, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_rounded(padded.logits, expected.logits, NUM_TERMS, MAGNITUDE)
+    assert_rounded(padded.loss, expected.loss, NUM_TERMS, MAGNITUDE)
     loss.backward()
     compare_gradients(ours, theirs)
 
@@ -154,7 +156,7 @@ def test_a_saved_model_is_read_by_transformers_with_its_labels(family: str, tmp_
     assert all(torch.equal(tensor, state[name]) for name, tensor in theirs.state_dict().items())
     ids, mask = pad(build_inputs())
     expected = ours(input_ids=ids, attention_mask=mask).logits
-    torch.testing.assert_close(again.eval()(input_ids=ids, attention_mask=mask).logits, expected, rtol=1e-5, atol=1e-5)
+    assert_rounded(again.eval()(input_ids=ids, attention_mask=mask).logits, expected, NUM_TERMS, MAGNITUDE)
 
 
 def test_a_model_loads_back_bit_equal(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from maskwright.training.average import WeightAverage
 from maskwright.training.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from maskwright.training.evaluate import evaluate
 from maskwright.training.trainer import Trainer
+from tolerances import assert_rounded, count_terms, rounding
 
 DECAY = 0.8
+NUM_TERMS = count_terms(num_layers=1, width=16, length=16)
 
 
 def build_trainer(model, **training):
@@ -45,16 +47,15 @@ class SaveAt(Callback):
             self.trainer.save_checkpoint(self.folder)
 
 
-def assert_same(model, weights, **tolerance):
-    for name, param in model.named_parameters():
-        torch.testing.assert_close(param.detach(), weights[name].to(param.dtype), **tolerance)
+def assert_same(model, weights, num_steps):
+    assert_rounded(dict(model.named_parameters()), weights, num_steps)
 
 
 def test_the_final_model_has_the_average_of_the_weights_after_each_step(build_model, padded_batches):
     follow = Follow()
     model = build_model()
     build_trainer(model).fit(padded_batches, epochs=2, callbacks=[follow], verbose=False)
-    assert_same(model, follow.average, atol=1e-6, rtol=0)
+    assert_same(model, follow.average, num_steps=2 * len(padded_batches))
     assert any(not torch.equal(param, follow.raw[name]) for name, param in model.named_parameters())
 
 
@@ -110,8 +111,8 @@ def test_saved_models_of_callbacks_have_the_average(build_model, build_loader, t
     history = trainer.fit(build_loader(), validation, epochs=3, callbacks=[saving, stopping], verbose=False).history
     for epoch, loss in enumerate(history["val_loss"], start=1):
         saved = MaskedLanguageModel.from_pretrained(tmp_path / f"epoch{epoch}")
-        assert evaluate(saved, validation.epoch(0)).loss == pytest.approx(loss, abs=1e-6)
-    assert evaluate(model, validation.epoch(0)).loss == pytest.approx(min(history["val_loss"]), abs=1e-6)
+        assert evaluate(saved, validation.epoch(0)).loss == pytest.approx(loss, rel=rounding(NUM_TERMS))
+    assert evaluate(model, validation.epoch(0)).loss == pytest.approx(min(history["val_loss"]), rel=rounding(NUM_TERMS))
 
 
 def test_a_second_fit_averages_from_the_model_it_finds(build_model, padded_batches):
@@ -119,4 +120,4 @@ def test_a_second_fit_averages_from_the_model_it_finds(build_model, padded_batch
     trainer = build_trainer(model)
     trainer.fit(padded_batches, epochs=1, verbose=False)
     trainer.fit(padded_batches, epochs=1, callbacks=[follow], verbose=False)
-    assert_same(model, follow.average, atol=1e-6, rtol=0)
+    assert_same(model, follow.average, num_steps=len(padded_batches))

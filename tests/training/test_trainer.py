@@ -12,8 +12,10 @@ from maskwright.sections.training import OptimizerConfig, ScheduleConfig, Traini
 from maskwright.training.callbacks import Callback
 from maskwright.training.evaluate import evaluate
 from maskwright.training.trainer import Trainer
+from tolerances import assert_rounded, count_terms, rounding
 
 FAST = OptimizerConfig(learning_rate=2e-2)
+NUM_TERMS = count_terms(num_layers=1, width=16, length=16)
 
 
 def build_trainer(model, *, optimizer=FAST, schedule=None, mask_ratio=None, seed=0, **training):
@@ -91,7 +93,7 @@ def test_epoch_loss_is_the_mean_over_all_masked_tokens(build_model, padded_batch
     still = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
     history = build_trainer(model, optimizer=still, seed=3).fit(padded_batches, epochs=1).history
     expected = evaluate(model, map(as_packed, padded_batches), mask_ratio=0.4, seed=3)
-    assert history["loss"][0] == pytest.approx(expected.loss, rel=1e-5)
+    assert history["loss"][0] == pytest.approx(expected.loss, rel=rounding(NUM_TERMS))
     assert history["mlm_accuracy"][0] == pytest.approx(expected.accuracy)
 
 
@@ -330,10 +332,13 @@ def test_learning_rate_follows_the_schedule(build_model, padded_batches):
 
 def test_micro_batches_train_like_whole_batches(build_model, build_loader):
     whole, micro = build_model(), build_model()
-    build_trainer(whole).fit(build_loader(), epochs=1)
-    build_trainer(micro, micro_batch_tokens=16).fit(build_loader(), epochs=1)
-    for name, param in whole.named_parameters():
-        torch.testing.assert_close(param, micro.get_parameter(name), atol=1e-4, rtol=0)
+    # Steps in proportion to gradients: Adam's blow up what rounding leaves of a gradient of 0.
+    plain = OptimizerConfig(type="sgd", learning_rate=0.1)
+    trainer = build_trainer(whole, optimizer=plain)
+    trainer.fit(build_loader(), epochs=1)
+    build_trainer(micro, optimizer=plain, micro_batch_tokens=16).fit(build_loader(), epochs=1)
+    num_terms = trainer.state.step * 2 * NUM_TERMS
+    assert_rounded(dict(micro.named_parameters()), dict(whole.named_parameters()), num_terms)
 
 
 def test_validation_leaves_training_as_it_was(build_model, build_loader):
