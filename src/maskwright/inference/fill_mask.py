@@ -56,8 +56,8 @@ def mask_text(text: str, positions: Sequence[int], mask_token: str = "[MASK]") -
 
 
 def encode_masked(model: MaskedLanguageModel, tokenizer: Tokenizer, text: str) -> MaskedSample:
-    """A text that has masked tokens and fits the model."""
-    ids = tokenizer.encode(text)
+    """A text that has masked tokens, written `[MASK]` or `<mask>`, and fits the model."""
+    ids = tokenizer.encode(tokenizer.unify_masks(text))
     places = [place for place, token_id in enumerate(ids) if token_id == tokenizer.mask_token_id]
     if not places:
         raise InputError(f"the text has no {tokenizer.mask_token} to fill: write {tokenizer.mask_token} for a word")

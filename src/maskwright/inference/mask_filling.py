@@ -66,7 +66,8 @@ class FillMask(Kind[str, Candidates | list[Candidates]]):
         return self.model
 
     def prepare(self, items: Sequence[str], name: Name) -> list[Prepared]:
-        rows = encode_texts(self.tokenizer, self.encoder, items, name)
+        texts = [self.tokenizer.unify_masks(text) for text in items]
+        rows = encode_texts(self.tokenizer, self.encoder, texts, name)
         return [
             Prepared(self._cut(ids, f"{name(place)} ({quote(text)})"))
             for place, (ids, text) in enumerate(zip(rows, items, strict=True))

@@ -55,6 +55,7 @@ class AnswerQuestions(Kind[Asked, Reply]):
     """
 
     item_name = QUESTION_ITEM
+    input_names = _KEYS
 
     def __init__(
         self,

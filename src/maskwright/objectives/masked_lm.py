@@ -164,9 +164,12 @@ class MaskedLanguageModel(Objective):
     ) -> MaskedLMOutput:
         """Logits (B, S, V) of the input as it is, without masking.
 
-        With `labels` (-100 where there is nothing to predict) the mean loss is returned too; in training mode the
-        vocabulary projection then runs at labelled tokens only and no logits are returned.
+        The inputs may come as one dictionary, labels too. With `labels` (-100 where there is nothing to predict) the
+        mean loss is returned as well; in training mode the vocabulary projection then runs at labelled tokens only and
+        no logits are returned.
         """
+        if isinstance(input_ids, Mapping):
+            labels = input_ids.get("labels") if labels is None else labels
         batch = as_packed(input_ids, attention_mask, token_type_ids)
         if batch is not input_ids:
             self._check_length(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -10,7 +11,9 @@ from maskwright.config import Config
 from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.pretrain import FinishedRun, pretrain
+from maskwright.suggestions import refuse_arguments
 from maskwright.training import trainer
+from maskwright.training.arguments import TRAINER_INSTEAD
 
 
 class Trainer(trainer.Trainer):
@@ -21,6 +24,9 @@ class Trainer(trainer.Trainer):
 
     def __init__(self, model: MaskedLanguageModel | Config, *args: Any, **kwargs: Any) -> None:
         self.run_config = model if isinstance(model, Config) else None
+        known = inspect.signature(trainer.Trainer).parameters
+        others = {name: kwargs.pop(name) for name in [*kwargs] if name not in known}
+        refuse_arguments(trainer.Trainer, others, TRAINER_INSTEAD)
         if not isinstance(model, Config):
             super().__init__(model, *args, **kwargs)
         elif args or kwargs:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 
 from maskwright.errors import InputError
 from maskwright.storage import write_text
-from maskwright.text.special_tokens import SETTING_NAMES, assign_roles, surround
+from maskwright.text.special_tokens import MASK_SPELLINGS, SETTING_NAMES, assign_roles, surround
 from maskwright.text.tokenizer_files import (
     BPE_FILES,
     FAST_FILE,
@@ -87,6 +87,13 @@ class Tokenizer:
         for chunk in group_texts(texts, CHUNK_CHARS):
             ids += [encoding.ids for encoding in self.backend.encode_batch_fast(chunk, add_special_tokens=False)]
         return ids
+
+    def unify_masks(self, text: str) -> str:
+        """The text with `[MASK]` or `<mask>` as this tokenizer's own mask token; one that has it already stays."""
+        if self.mask_token not in text:
+            for spelling in MASK_SPELLINGS:
+                text = text.replace(spelling, self.mask_token)
+        return text
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         return str(self.backend.decode([int(token_id) for token_id in ids], skip_special_tokens=skip_special_tokens))

@@ -27,6 +27,8 @@ from maskwright.errors import InputError, RunError
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
+from maskwright.suggestions import refuse_arguments
+from maskwright.training import arguments
 from maskwright.training.batches import Batches, concatenate, count_batches, group_batches, iterate_batches
 from maskwright.training.budget import Budget
 from maskwright.training.builders import BuiltOptimizer
@@ -40,6 +42,7 @@ from maskwright.training.meter import Meter, StepRecord, describe_bad_steps
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.ramp import count_batches_per_step
 from maskwright.training.state import TrainingState
+from maskwright.training.step import StepResult
 from maskwright.training.writer import CheckpointWriter
 
 
@@ -57,6 +60,7 @@ class Trainer:
         seed: int = 0,
     ) -> None:
         """`mask_ratio` gives the ratio at a progress in [0, 1]; without it the model's own ratio stays."""
+        arguments.check_parts(model, optimizer=optimizer, schedule=schedule, training=training)
         if isinstance(optimizer, BuiltOptimizer):
             schedule, optimizer = optimizer.schedule, optimizer.config
         self.model = model
@@ -66,6 +70,9 @@ class Trainer:
         self.state = TrainingState()
         self.history = History()
         self.first_step_s: float | None = None
+        self.last_result: StepResult
+        """Of the step that just ended, on the device, with its rate."""
+        self.learning_rate = 0.0
         self.stop_training = False
         self.received_signal = 0
         self.agreed_signal = 0
@@ -82,16 +89,24 @@ class Trainer:
         train: Batches,
         validation: Batches | None = None,
         epochs: int | None = None,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback] | Callback | None = (),
         initial_epoch: int | None = None,
-        verbose: bool = True,
+        verbose: bool | int | str = True,
+        *,
+        validation_data: Batches | None = None,
+        **others: Any,
     ) -> History:
         """Train until `epochs` or the budget of the configuration is reached.
+
+        `validation_data` is another name of `validation`.
 
         Each call is a run of its own, with its own schedule and history, on the weights and optimizer state there are;
         only after `load_checkpoint` it goes on with the run that was saved. `verbose` shows live progress. The model
         is left in evaluation mode, with the averaged weights where an average is kept.
         """
+        refuse_arguments(self.fit, others, arguments.FIT_INSTEAD)
+        validation = arguments.choose_validation(validation, validation_data)
+        callbacks = arguments.list_callbacks(callbacks)
         if verbose and not any(isinstance(callback, ProgressDisplay) for callback in callbacks):
             callbacks = [ProgressDisplay(), *callbacks]
         epochs = self.config.epochs if epochs is None else epochs
@@ -157,6 +172,12 @@ class Trainer:
         """Inside, the model has the weights that count: the averaged ones where an average is kept."""
         return self.engine.averaged_weights()
 
+    def measure_epoch(self) -> dict[str, float]:
+        """The model's metrics over the epoch so far; this waits for the device."""
+        if self._meter is not None:
+            self._meter.fetch()
+        return self.model.compute_metrics(self.state.epoch_sums or [0.0] * self.model.num_sums)
+
     def warn(self, message: str) -> None:
         """Tell all callbacks of something that asks for the user's attention."""
         for callback in self._callbacks:
@@ -168,6 +189,11 @@ class Trainer:
 
     def _begin(self, train: Batches, validation: Batches | None, epochs: int, initial_epoch: int | None) -> None:
         initial_epoch = self.config.initial_epoch if initial_epoch is None else initial_epoch
+        arguments.check_number("epochs", epochs)
+        arguments.check_number("initial_epoch", initial_epoch)
+        arguments.check_batches("train", train)
+        if validation is not None:
+            arguments.check_batches("validation", validation)
         if epochs <= initial_epoch:
             raise InputError(f"epochs is {epochs}, initial_epoch {initial_epoch}; epochs must be the larger")
         limit, row_length = find_max_length(self.model.encoder), getattr(train, "row_length", 0)
@@ -214,6 +240,7 @@ class Trainer:
                 self.first_step_s = time.monotonic() - step_begun_s
                 if self.engine.is_compiled:  # compiling is not training, schedules would lose their beginning to it
                     begun_s += self.first_step_s
+            self.last_result, self.learning_rate = result, learning_rate
             meter.add(result, StepRecord(state.step, learning_rate, batch.sample_ids))
             state.step += 1
             state.batch_in_epoch += len(group)
@@ -266,7 +293,7 @@ class Trainer:
         return any(interval and self.state.step % interval == 0 for interval in intervals)
 
     def _end_epoch(self, validation: Batches | None, epochs: int) -> dict[str, float]:
-        metrics = self.model.compute_metrics(self.state.epoch_sums or [0.0] * self.model.num_sums)
+        metrics = self.measure_epoch()
         if validation is not None:
             metrics |= self._evaluate(validation)
         self.history.append(metrics)
