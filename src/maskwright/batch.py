@@ -98,8 +98,8 @@ class PackedBatch:
         return replace(self, **{name: function(value) for name, value in given.items() if value is not None})
 
 
-def check_ids(input_ids: Any) -> None:
-    """Refuse what are no token ids of a padded batch."""
+def check_padded(input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None) -> None:
+    """Refuse what is no padded batch: (B, S) each, ids in integers."""
     if not isinstance(input_ids, Tensor):
         raise InputError(
             f"input_ids is a {type(input_ids).__name__}; expected a tensor of token ids, (batch, length), such as"
@@ -109,6 +109,16 @@ def check_ids(input_ids: Any) -> None:
         raise InputError(f"input_ids has shape {tuple(input_ids.shape)}; expected (batch, length)")
     if input_ids.is_floating_point() or input_ids.dtype == torch.bool:
         raise InputError(f"input_ids has the dtype {input_ids.dtype}; token ids are integers, such as torch.long")
+    for name, other in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
+        if other is None:
+            continue
+        if not isinstance(other, Tensor):
+            raise InputError(f"{name} is a {type(other).__name__}; expected a tensor, (batch, length)")
+        if other.shape != input_ids.shape:
+            raise InputError(
+                f"{name} has shape {tuple(other.shape)}, input_ids has {tuple(input_ids.shape)};"
+                " both must be (batch, length)"
+            )
 
 
 def join_inputs(inputs: Mapping[str, Any], known: Sequence[str], **others: Any) -> dict[str, Any]:
@@ -141,13 +151,8 @@ def from_padded(
     Without `sample_ids` (one per row) a sample is known by its content, so its masks do not depend on the batch.
     `word_starts` (true at the first token of each word) is for masking by words.
     """
-    check_ids(input_ids)
+    check_padded(input_ids, attention_mask, token_type_ids)
     is_real = torch.ones_like(input_ids) if attention_mask is None else (attention_mask != 0).to(input_ids.dtype)
-    if is_real.shape != input_ids.shape:
-        raise InputError(
-            f"attention_mask has shape {tuple(is_real.shape)}, input_ids has {tuple(input_ids.shape)};"
-            " both must be (batch, length)"
-        )
     positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
     row_ids = _content_ids(input_ids * is_real, positions) if sample_ids is None else sample_ids.long()
     return PackedBatch(

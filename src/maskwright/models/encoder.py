@@ -8,13 +8,13 @@ from dataclasses import fields, replace
 from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from maskwright.batch import check_ids, join_inputs
+from maskwright.batch import check_padded, join_inputs
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, build_attention_mask, limit_to_window
 from maskwright.models.block_masks import build_block_mask, supports_blocks
@@ -170,7 +170,7 @@ class PackedEncoder(nn.Module, ABC):
             others = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "is_causal": is_causal}
             return self.forward(**join_inputs(input_ids, _INPUTS, **others))
         if positions is None:
-            check_ids(input_ids)
+            check_padded(input_ids, attention_mask, token_type_ids)
             length = input_ids.shape[1]
             if length > self.max_length:
                 raise InputError(
@@ -180,10 +180,29 @@ class PackedEncoder(nn.Module, ABC):
             positions = torch.arange(length, device=input_ids.device)
         if document_ids is None and attention_mask is not None:
             document_ids = attention_mask != 0
-        embedded = _as_computed(self.embed(input_ids, positions, token_type_ids))
+        try:
+            embedded = _as_computed(self.embed(input_ids, positions, token_type_ids))
+        except IndexError as error:
+            raise InputError(self._describe_ids(input_ids, token_type_ids)) from error
         if self.layer_compiler is not None and self.training and torch.is_grad_enabled():
             self.layer_compiler.see(embedded)
         return EncoderOutput(last_hidden_state=self.run_layers(embedded, positions, document_ids, is_causal))
+
+    def _describe_ids(self, input_ids: Tensor, token_type_ids: Tensor | None) -> str:
+        """Which id no table has a row for."""
+        for name, ids, size in (
+            ("token ids", input_ids, self.vocab_size),
+            ("token_type_ids", token_type_ids, int(getattr(self.config, "type_vocab_size", 0))),
+        ):
+            if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= size):
+                return (
+                    f"the input has {name} from {int(ids.min())} to {int(ids.max())}, the model knows 0 to {size - 1}"
+                )
+        return f"the input has positions beyond the model's {self.max_length}"
+
+    def save(self, *args: Any, **options: Any) -> NoReturn:
+        """Keras' name, which says what to call."""
+        raise InputError("an encoder is saved by encoder.save_pretrained(folder)")
 
     def follow(self, progress: float) -> None:
         """Take note of how much of a run is done, where something of the encoder changes with it."""

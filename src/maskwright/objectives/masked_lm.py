@@ -176,6 +176,7 @@ class MaskedLanguageModel(Objective):
         hidden = encode(self.encoder, batch, self.find_causal(batch))
         output = MaskedLMOutput()
         if labels is not None:
+            _check_labels(labels, batch)
             labels = shift_left(labels, batch) if self.predicts_next else labels
             output["loss"] = _mean_loss(self._score(hidden, labels))
         if labels is None or not self.training:
@@ -287,6 +288,12 @@ class MaskedLanguageModel(Objective):
 
 def _transform(model: MaskedLanguageModel, slots: Tensor) -> Tensor:
     return model.transform(slots)
+
+
+def _check_labels(labels: Any, batch: PackedBatch) -> None:
+    found = tuple(labels.shape) if isinstance(labels, Tensor) else f"a {type(labels).__name__}"
+    if found != tuple(batch.input_ids.shape):
+        raise InputError(f"labels are {found}; expected a tensor like input_ids, {tuple(batch.input_ids.shape)}")
 
 
 def _mean_loss(sums: LossSums) -> Tensor:

@@ -15,6 +15,14 @@ from maskwright.suggestions import refuse_arguments
 from maskwright.training import trainer
 from maskwright.training.arguments import TRAINER_INSTEAD
 
+_INSTEAD = {
+    "predict": "pipeline(kind, trainer.model, tokenizer) answers texts",
+    "save_model": "use trainer.model.save_pretrained(folder, tokenizer)",
+    "push_to_hub": "use trainer.model.save_pretrained(folder, tokenizer), and upload the folder with huggingface_hub",
+    "compile": "give Trainer(model, optimizer, schedule, training) the settings",
+}
+"""Methods of other trainers."""
+
 
 class Trainer(trainer.Trainer):
     """`Trainer(config).train()` runs a whole configuration; `Trainer(model, ...).fit(batches)` trains a model.
@@ -52,7 +60,8 @@ class Trainer(trainer.Trainer):
         def __getattr__(self, name: str) -> Any:
             """Only what is missing comes here: everything that `train` has yet to build."""
             if "model" in vars(self):
-                raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+                advice = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+                raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{advice}")
             raise _NotYetBuiltError(
                 "a Trainer of a configuration has no model, data or history before train(), which builds them; call"
                 " train() first"

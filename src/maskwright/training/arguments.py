@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,8 @@ def check_batches(name: str, batches: Any) -> None:
             f"{name} is '{batches}'; fit takes batches, and create_mlm_dataset('{batches}', tokenizer) makes them of a"
             " text file"
         )
+    if isinstance(batches, Mapping):
+        raise InputError(f"{name} is a dictionary, which is one batch; give a list of batches, such as [batch]")
     if not isinstance(batches, Iterable) and not hasattr(batches, "__getitem__"):
         raise InputError(f"{name} is {_describe(batches)}; expected batches, as create_mlm_dataset makes them")
 
@@ -115,4 +117,6 @@ def _describe(value: Any) -> str:
     kind = type(value)
     library = kind.__module__.partition(".")[0]
     article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
-    return f"{article} {kind.__name__}" + ("" if library in ("builtins", "maskwright", "__main__") else f" of {library}")
+    return f"{article} {kind.__name__}" + (
+        "" if library in ("builtins", "maskwright", "__main__") else f" of {library}"
+    )

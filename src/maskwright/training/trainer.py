@@ -61,6 +61,12 @@ class Trainer:
     ) -> None:
         """`mask_ratio` gives the ratio at a progress in [0, 1]; without it the model's own ratio stays."""
         arguments.check_parts(model, optimizer=optimizer, schedule=schedule, training=training)
+        arguments.check_number("seed", seed)
+        if mask_ratio is not None and not callable(mask_ratio):
+            raise InputError(
+                f"mask_ratio is {mask_ratio!r}; expected a function of the progress in [0, 1]; a constant ratio is"
+                " set as model.mask_ratio"
+            )
         if isinstance(optimizer, BuiltOptimizer):
             schedule, optimizer = optimizer.schedule, optimizer.config
         self.model = model
@@ -131,15 +137,25 @@ class Trainer:
             self.engine.placed.scatter()  # a callback may have gone back to other weights
         return self.history
 
+    def evaluate(self, batches: Batches) -> dict[str, float]:
+        """The model's metrics on held-out batches, under masks that are the same each time."""
+        arguments.check_batches("batches", batches)
+        with self.averaged_weights():
+            found = evaluate(
+                self.model, iterate_batches(batches, world=self.world), placed=self.engine.placed, world=self.world
+            )
+        return found.metrics
+
     def save_checkpoint(
         self,
-        folder: Path,
+        folder: str | Path,
         tokenizer: Any = None,
         retention: Retention | None = None,
         *,
         background: bool = False,
     ) -> Path:
         """Write `folder/step-N`; all processes call it, one writes. In the background a failure is a warning."""
+        folder = Path(folder)
         if self._meter is not None:
             self._meter.fetch()
         self._writer.finish()  # before the copies are made, so that memory holds those of one checkpoint
@@ -148,15 +164,15 @@ class Trainer:
             self._writer.write(folder, snapshot, retention, background)
         return folder / f"step-{self.state.step}"
 
-    def load_checkpoint(self, checkpoint: Path) -> None:
+    def load_checkpoint(self, checkpoint: str | Path) -> None:
         """Go on from a checkpoint: the next `fit` continues where it was taken."""
-        stored = self.engine.load(checkpoint, optimizer="kept")
+        stored = self.engine.load(Path(checkpoint), optimizer="kept")
         self.state, self.history = stored.state, stored.history
         self._is_resuming = True
 
-    def continue_from(self, checkpoint: Path, optimizer: Literal["fresh", "kept"] = "fresh") -> None:
+    def continue_from(self, checkpoint: str | Path, optimizer: Literal["fresh", "kept"] = "fresh") -> None:
         """Take a checkpoint's weights, and optimizer state if `kept`, into a run of its own with a new schedule."""
-        self.engine.load(checkpoint, optimizer)
+        self.engine.load(Path(checkpoint), optimizer)
 
     def roll_back(self, checkpoint: Path) -> None:
         """Return to a checkpoint's weights, optimizer and step; the batches since then are not seen again."""
