@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import ast
 import re
+import traceback
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from maskwright.presets import PRESETS
 from maskwright.runs.model import _MODERNBERT_NAMES
 from maskwright.sections.base import Section
 from maskwright.sections.model import ModelConfig
+from maskwright.sections.training import OptimizerConfig, TrainingConfig
 
 SOURCE = Path(maskwright.__file__).parent
 VALUES: dict[str, Any] = {
@@ -100,10 +103,10 @@ def test_a_name_that_looks_like_a_number_or_a_date_stays_a_name(tmp_path: Path, 
         (["data.zzz=1"], "unknown configuration key 'data.zzz'; known are max_length, packing_window"),
         (["preset=low_resorce"], "no preset 'low_resorce'; did you mean 'low_resource'?"),
         (["preset=[low_resource]"], "no preset '['low_resource']'"),
-        (["training.epochs=0"], "configuration key 'training.epochs' is '0': Input should be greater than or equal"),
-        (["training.epochs=many"], "configuration key 'training.epochs' is 'many': Input should be a valid integer"),
-        (["optimizer.type=adam2"], "configuration key 'optimizer.type' is 'adam2': Input should be 'adamw', "),
-        (["optimizer.learning_rate=inf"], "'optimizer.learning_rate' is 'inf': Input should be a finite number"),
+        (["training.epochs=0"], "configuration key 'training.epochs' is '0': expected a value greater than or equal"),
+        (["training.epochs=many"], "configuration key 'training.epochs' is 'many': expected a whole number"),
+        (["optimizer.type=adam2"], "configuration key 'optimizer.type' is 'adam2': expected 'adamw', "),
+        (["optimizer.learning_rate=inf"], "'optimizer.learning_rate' is 'inf': expected a finite number"),
         (["run.name=../elsewhere"], "configuration key 'run.name' is '../elsewhere'"),
         (["run.name=.."], "configuration key 'run.name' is '..'"),
         (["run.seed=-1"], "configuration key 'run.seed' is '-1'"),
@@ -160,7 +163,7 @@ def test_flattened_values_are_under_the_keys_of_overrides() -> None:
 @pytest.mark.parametrize(("text", "services"), [("[wandb, mlflow]", ["wandb", "mlflow"]), ("[]", [])])
 def test_trackers_are_a_list_of_known_names(text: str, services: list[str]) -> None:
     assert load_config(None, [f"training.log_to={text}"]).training.log_to == services
-    with pytest.raises(InputError, match=r"'training\.log_to\.0' is 'comet': Input should be 'tensorboard', 'wandb'"):
+    with pytest.raises(InputError, match=r"'training\.log_to\.0' is 'comet': expected 'tensorboard', 'wandb'"):
         load_config(None, ["training.log_to=[comet]"])
 
 
@@ -281,3 +284,66 @@ def test_phases_are_read_from_overrides_and_files_alike(tmp_path: Path) -> None:
     assert [(phase.mode, phase.until) for phase in config.objective] == [("clm", 0.25), ("mlm", None)]
     config.save(tmp_path / "config.yaml")
     assert load_config(tmp_path / "config.yaml") == config
+
+
+def set_value(section: Any, name: str, value: Any) -> None:
+    setattr(section, name, value)
+
+
+PYTHON_MISTAKES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: OptimizerConfig(learning_rate="x"), "configuration key 'learning_rate' is 'x': expected a number"),
+    (lambda: OptimizerConfig(learning_rate=-1), "'learning_rate' is -1: expected a value greater than 0"),
+    (lambda: OptimizerConfig(type="adamW"), "'type' is 'adamW': expected 'adamw', .* or 'sgd'; did you mean 'adamw'"),
+    (lambda: OptimizerConfig(lr=1), "unknown configuration key 'lr'; use optimizer.learning_rate"),
+    (lambda: OptimizerConfig("adamw"), r"OptimizerConfig takes its settings by name, such as OptimizerConfig\(type="),
+    (lambda: TrainingConfig(epochs=2.5), "'epochs' is 2.5: expected a whole number"),
+    (lambda: TrainingConfig(compile="maybe"), "'compile' is 'maybe': expected true or false"),
+    (lambda: TrainingConfig(log_to="wandb"), "'log_to' is 'wandb': expected a list"),
+    (lambda: TrainingConfig(num_train_epochs=3), "unknown configuration key 'num_train_epochs'; use training.epochs"),
+    (lambda: TrainingConfig(batch_tokens=10, batch_tokens_start=3), "batch_tokens 10 is not a multiple"),
+    (lambda: Config(training={"epochs": "x"}), "'training.epochs' is 'x': expected a whole number"),
+    (lambda: Config(training=5), "configuration key 'training' is 5: expected a section with keys of its own"),
+    (lambda: Config(trainng={}), "unknown configuration key 'trainng'; did you mean 'training'"),
+    (lambda: Config(data={"train": 5}), "'data.train' is 5: a source of text is 5; expected a file"),
+    (lambda: Config(data={"train": [5]}), "a source of text is 5; expected a path"),
+    (lambda: Config(data={"train": [{"column": "text"}]}), "configuration key 'path' is missing"),
+    (lambda: Config(run={"name": "a/b"}), "'run.name' is 'a/b': expected a name of letters"),
+    (lambda: Config(preset="low_resorce"), "no preset 'low_resorce'; did you mean 'low_resource'"),
+    (lambda: Config.from_preset("low_resource", 5), "overrides are 5; expected a dictionary"),
+    (lambda: set_value(Config().training, "epochs", "x"), "'epochs' is 'x': expected a whole number"),
+    (lambda: set_value(Config().training, "epoch", 3), "unknown configuration key 'epoch'; did you mean 'epochs'"),
+    (lambda: set_value(Config(), "training", 5), "'training' is 5: expected a section"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), PYTHON_MISTAKES, ids=[reason for _, reason in PYTHON_MISTAKES])
+def test_mistakes_in_python_get_our_sentence_and_no_word_of_pydantic(make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as caught:
+        make()
+    assert isinstance(caught.value, ValueError)
+    shown = "".join(traceback.format_exception(caught.value))
+    for word in ("Input should", "validation error", "errors.pydantic.dev", "[type="):
+        assert word not in shown
+
+
+def test_every_kind_of_problem_a_setting_can_have_is_put_in_our_words() -> None:
+    """Give each setting values that cannot be right, and look for the fallback and for pydantic's words."""
+    wrong = ["\x00", -(10**400), 1.5, None, [], {}, object(), float("nan"), "", b"x", ["x"], {"x": 1}]
+    sections = {name: field.annotation for name, field in Config.model_fields.items()}
+    for name, section in sections.items():
+        if not isinstance(section, type) or not hasattr(section, "model_fields"):
+            continue
+        for setting, field in section.model_fields.items():
+            for value in wrong:
+                try:
+                    Config(**{name: {field.alias or setting: value}})
+                except InputError as error:
+                    message = str(error)
+                    assert "Input should" not in message, (name, setting, value)
+                    assert "another kind of value" not in message, (name, setting, value)
+
+
+def test_a_preset_named_in_python_has_its_values() -> None:
+    assert Config(preset="low_resource") == Config.from_preset("low_resource")
+    given = Config(preset="low_resource", masking={"ratio": 0.4})
+    assert (given.masking.ratio, given.masking.random_token_ratio) == (0.4, 0.05)

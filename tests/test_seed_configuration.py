@@ -123,9 +123,9 @@ def test_a_preset_is_no_second_spelling() -> None:
         (["training.mlm_replace_prob=most"], "mlm_replace_prob is 'most'; expected a number from 0 to 1"),
         (["training.mlm_replace_prob=-0.1"], "mlm_replace_prob is '-0.1'; expected a number from 0 to 1"),
         (["training.mlm_random_prob=nan"], "mlm_random_prob is 'nan'; expected a number from 0 to 1"),
-        (["training.mlm_mask_prob=many"], "configuration key 'training.mlm_mask_prob' is 'many': Input should be"),
-        (["training.eval_interval=0"], "configuration key 'training.eval_interval' is '0': Input should be"),
-        (["training.training_mode=gpt"], "configuration key 'training.training_mode' is 'gpt': Input should be 'mlm'"),
+        (["training.mlm_mask_prob=many"], "configuration key 'training.mlm_mask_prob' is 'many': expected"),
+        (["training.eval_interval=0"], "configuration key 'training.eval_interval' is '0': expected"),
+        (["training.training_mode=gpt"], "configuration key 'training.training_mode' is 'gpt': expected 'mlm'"),
         (["training.mlm_mask_prb=0.1"], "unknown configuration key 'training.mlm_mask_prb'; did you mean 'mlm_mask_p"),
     ],
 )
@@ -178,7 +178,7 @@ class TestAttributes:
     )
     def test_a_wrong_value_is_refused_and_changes_nothing(self, name: str, value: Any) -> None:
         config = Config()
-        with pytest.raises(ValueError, match=r"expected|exceed|Input should be"):
+        with pytest.raises(ValueError, match=r"expected|exceed|expected"):
             setattr(config.training, name, value)
         assert config == Config()
 

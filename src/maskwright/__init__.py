@@ -72,12 +72,36 @@ _HOMES = {
     "visualize_mlm_predictions": "maskwright.inference.visualize",
 }
 
+_INSTEAD = {
+    **dict.fromkeys(("AutoTokenizer", "BertTokenizer", "BertTokenizerFast"), "load_tokenizer"),
+    **dict.fromkeys(("AutoModelForMaskedLM", "BertForMaskedLM"), "MaskedLanguageModel.from_pretrained"),
+    **dict.fromkeys(("AutoModel", "BertModel"), "BERT.from_pretrained, or that of another family"),
+    **dict.fromkeys(
+        (
+            "AutoModelForSequenceClassification",
+            "AutoModelForTokenClassification",
+            "AutoModelForQuestionAnswering",
+        ),
+        "TaskModel.from_pretrained",
+    ),
+    "AutoConfig": "BertConfig, or BERT.from_pretrained(...).config",
+    "TrainingArguments": "TrainingConfig, OptimizerConfig and ScheduleConfig",
+    "DataCollatorForLanguageModeling": "create_mlm_dataset; MaskedLanguageModel masks its batches itself",
+    "TrainerCallback": "Callback",
+    "EarlyStoppingCallback": "EarlyStopping",
+    "AdamW": "OptimizerConfig(type='adamw')",
+}
+"""Names of transformers and Keras, with ours."""
+
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - the names are strings
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'maskwright' has no attribute '{name}'")
+        from maskwright.suggestions import suggest_near
+
+        hint = f"; use {_INSTEAD[name]}" if name in _INSTEAD else suggest_near(name, _HOMES)
+        raise AttributeError(f"module 'maskwright' has no attribute '{name}'{hint}")
     return getattr(import_module(_HOMES[name]), name)
 
 

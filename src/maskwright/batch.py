@@ -6,8 +6,10 @@ of one document per row, followed by padding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +19,13 @@ from maskwright.errors import InputError
 
 PADDING_DOCUMENT = 0
 IGNORED_LABEL = -100
+_PADDED_KEYS = ("input_ids", "attention_mask", "token_type_ids", "sample_ids", "word_starts", "word_ids")
+_FOREIGN_KEYS = {
+    "input_mask": "attention_mask",
+    "padding_mask": "attention_mask",
+    "segment_ids": "token_type_ids",
+    "position_ids": "positions",
+}
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,47 @@ class PackedBatch:
         return replace(self, **{name: function(value) for name, value in given.items() if value is not None})
 
 
+def check_padded(input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None) -> None:
+    """Refuse what is no padded batch: (B, S) each, ids in integers."""
+    if not isinstance(input_ids, Tensor):
+        raise InputError(
+            f"input_ids is a {type(input_ids).__name__}; expected a tensor of token ids, (batch, length), such as"
+            " torch.tensor(ids) or what a tokenizer gives with return_tensors='pt'"
+        )
+    if input_ids.ndim != 2:
+        raise InputError(f"input_ids has shape {tuple(input_ids.shape)}; expected (batch, length)")
+    if input_ids.is_floating_point() or input_ids.dtype == torch.bool:
+        raise InputError(f"input_ids has the dtype {input_ids.dtype}; token ids are integers, such as torch.long")
+    for name, other in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
+        if other is None:
+            continue
+        if not isinstance(other, Tensor):
+            raise InputError(f"{name} is a {type(other).__name__}; expected a tensor, (batch, length)")
+        if other.shape != input_ids.shape:
+            raise InputError(
+                f"{name} has shape {tuple(other.shape)}, input_ids has {tuple(input_ids.shape)};"
+                " both must be (batch, length)"
+            )
+
+
+def join_inputs(inputs: Mapping[str, Any], known: Sequence[str], **others: Any) -> dict[str, Any]:
+    """The arguments of a model, given as a dictionary and beside it.
+
+    Keys that are not known are left out, such as a tokenizer's `special_tokens_mask`; one that is another spelling of
+    a known one is refused.
+    """
+    if "input_ids" not in inputs:
+        raise InputError(f"a batch needs the key 'input_ids', found {sorted(inputs)}")
+    for name in inputs.keys() - set(known):
+        meant = _FOREIGN_KEYS.get(name) or next(iter(difflib.get_close_matches(name, known, 1, cutoff=0.8)), None)
+        if meant in known:
+            raise InputError(f"a batch has the key '{name}', which is not read; call it '{meant}'")
+    given = {name: value for name, value in others.items() if value is not None}
+    if twice := sorted(given.keys() & inputs.keys()):
+        raise InputError(f"'{twice[0]}' is in the dictionary and beside it; keep one of them")
+    return {**{name: inputs[name] for name in known if name in inputs}, **given}
+
+
 def from_padded(
     input_ids: Tensor,
     attention_mask: Tensor | None = None,
@@ -101,14 +151,8 @@ def from_padded(
     Without `sample_ids` (one per row) a sample is known by its content, so its masks do not depend on the batch.
     `word_starts` (true at the first token of each word) is for masking by words.
     """
-    if input_ids.ndim != 2:
-        raise InputError(f"input_ids has shape {tuple(input_ids.shape)}; expected (batch, length)")
+    check_padded(input_ids, attention_mask, token_type_ids)
     is_real = torch.ones_like(input_ids) if attention_mask is None else (attention_mask != 0).to(input_ids.dtype)
-    if is_real.shape != input_ids.shape:
-        raise InputError(
-            f"attention_mask has shape {tuple(is_real.shape)}, input_ids has {tuple(input_ids.shape)};"
-            " both must be (batch, length)"
-        )
     positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
     row_ids = _content_ids(input_ids * is_real, positions) if sample_ids is None else sample_ids.long()
     return PackedBatch(
@@ -134,19 +178,13 @@ def as_packed(
         return batch
     if isinstance(batch, Tensor):
         return from_padded(batch, attention_mask, token_type_ids)
-    if not isinstance(batch, Mapping) or "input_ids" not in batch:
-        found = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
-        raise InputError(f"a batch needs the key 'input_ids', found {found}")
-    word_starts = batch.get("word_starts")
-    if word_starts is None and "word_ids" in batch:
-        word_starts = find_changes(batch["word_ids"])
-    return from_padded(
-        batch["input_ids"],
-        batch.get("attention_mask"),
-        batch.get("token_type_ids"),
-        batch.get("sample_ids"),
-        word_starts,
-    )
+    if not isinstance(batch, Mapping):
+        raise InputError(f"a batch needs the key 'input_ids', found {type(batch).__name__}")
+    inputs = join_inputs(batch, _PADDED_KEYS, attention_mask=attention_mask, token_type_ids=token_type_ids)
+    word_ids = inputs.pop("word_ids", None)
+    if inputs.get("word_starts") is None and word_ids is not None:
+        inputs["word_starts"] = find_changes(word_ids)
+    return from_padded(**inputs)
 
 
 def to_padded(batch: PackedBatch) -> tuple[dict[str, Tensor], Tensor]:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from maskwright.errors import InputError
 from maskwright.presets import PRESETS
 from maskwright.sections.adaptation import ForgettingConfig
-from maskwright.sections.base import Section, explain, read_value
+from maskwright.sections.base import Section, read_value
 from maskwright.sections.data import AugmentationConfig, DataConfig, QualityConfig, TokenizerConfig
 from maskwright.sections.model import ModelConfig
 from maskwright.sections.objective import PairsConfig, PhaseConfig, ReplacedTokensConfig, check_phases
@@ -65,12 +65,19 @@ class Config(Section):
     @classmethod
     def from_preset(cls, name: str, overrides: Mapping[str, Any] | None = None) -> Config:
         """A preset's values, with nested `overrides` on top."""
+        if not isinstance(overrides, Mapping | None):
+            raise InputError(
+                f"overrides are {overrides!r}; expected a dictionary such as {{'training': {{'epochs': 5}}}}"
+            )
         return build_config({**(overrides or {}), "preset": name})
 
     @model_validator(mode="before")
     @classmethod
     def _translate(cls, values: Any) -> Any:
-        return translate(values, below={}) if isinstance(values, Mapping) else values
+        if not isinstance(values, Mapping):
+            return values
+        below = _find_preset(values)
+        return _merge(below, translate(values, below))
 
     @model_validator(mode="after")
     def _own_sections(self) -> Config:
@@ -97,6 +104,8 @@ class Config(Section):
 
 def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """A YAML file with `section.key=value` overrides on top; without a file, the quickstart."""
+    if not isinstance(path, str | Path | None) or isinstance(overrides, str):
+        raise InputError("load_config takes a YAML file and a list of overrides, such as ['training.epochs=5']")
     values = _read_yaml(Path(path)) if path is not None else {"preset": "quickstart"}
     return _build([values, _read_overrides(overrides)])
 
@@ -116,19 +125,21 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _build(layers: Sequence[Mapping[str, Any]]) -> Config:
     """Each layer's values win over those of the layers before it, and all of them over the preset's."""
-    preset = ChainMap(*map(dict, reversed(layers))).get("preset")
-    if preset is not None and str(preset) not in PRESETS:
-        raise InputError(f"no preset '{preset}'{suggest(str(preset), PRESETS)}")
-    below = PRESETS[str(preset)] if preset is not None else {}
+    below = _find_preset(ChainMap(*map(dict, reversed(layers))))
     asked: dict[str, Any] = {}
     for layer in layers:
         _check_sections(layer)
         asked = _merge(asked, translate(layer, _merge(below, asked)))
     given = {name: value for name, value in asked.items() if value is not None}  # YAML's empty sections
-    try:
-        return Config.model_validate(_merge(below, given))
-    except ValidationError as error:
-        raise InputError(explain(error, Config, find_spellings(layers))) from error
+    return Config.read(_merge(below, given), find_spellings(layers))
+
+
+def _find_preset(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values of the preset that is asked for; none where none is."""
+    preset = values.get("preset")
+    if preset is not None and str(preset) not in PRESETS:
+        raise InputError(f"no preset '{preset}'{suggest(str(preset), PRESETS)}")
+    return PRESETS[str(preset)] if preset is not None else {}
 
 
 def _check_sections(values: Mapping[str, Any]) -> None:

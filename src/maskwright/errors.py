@@ -1,5 +1,7 @@
 """The ways a command ends badly; the command line maps them to exit codes."""
 
+from typing import Any
+
 
 class InputError(ValueError):
     """The user's input is wrong: one sentence saying what was found, what was expected and what to do (exit 2)."""
@@ -23,3 +25,11 @@ class RunInterruptedError(RunError):
 
 class InputWarning(UserWarning):
     """Something in the user's input is set aside and the work goes on: one sentence saying what."""
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Refuse what is no whole number of at least so much."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputError(f"{name} is {value!r}; expected a whole number")
+    if value < least:
+        raise InputError(f"{name} is {value}; it must be at least {least}")

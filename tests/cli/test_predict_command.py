@@ -167,3 +167,21 @@ def test_a_column_for_pairs_is_refused_where_there_are_none(
 def test_a_text_longer_than_any_file_name_is_a_text(command: Command, trained_run: Path) -> None:
     result = command("predict", "embed", trained_run, "the quiet river " * 200)
     assert (result.code, len(read_lines(result.out))) == (0, 1)
+
+
+def test_names_of_transformers_are_understood(command: Command, trained_run: Path, tmp_path: Path) -> None:
+    ours = command("predict", "embed", trained_run, "the cat", "--pooling", "none")
+    theirs = command("predict", "feature-extraction", trained_run, "the cat")
+    assert (theirs.code, theirs.out) == (0, ours.out)
+    result = command("predict", "feature-extraction", trained_run, "the cat", "--out", tmp_path / "vectors.npz")
+    assert result.code == 0, result
+    command("predict", "token-classification", trained_run, "the cat").assert_refused("expected a model fine-tuned")
+    command("predict", "summarization", trained_run, "the cat").assert_refused("an encoder writes no text")
+    command("predict", "ner", trained_run, "a", "--aggregation-strategy", "x").assert_refused("fine-tuned")
+
+
+def test_either_spelling_of_the_mask_is_filled(command: Command, trained_run: Path) -> None:
+    for verb in (["fill"], ["predict", "fill-mask"]):
+        own = command(*verb, trained_run, "the [MASK] sees", "--top-k", 2)
+        other = command(*verb, trained_run, "the <mask> sees", "--top-k", 2)
+        assert (other.code, other.out.replace("<mask>", "[MASK]")) == (0, own.out)

@@ -314,3 +314,35 @@ def test_a_trained_model_can_be_continued_under_other_settings(
     assert command("train", "preset=domain_adaptation", *words).code == 0
     settings = json.loads((tmp_path / "adapted" / "model" / "config.json").read_text())["maskwright"]["masked_lm"]
     assert (settings["mask_ratio"], settings["mlm_head_dropout"]) == (0.10, 0.05)
+
+
+@pytest.mark.parametrize(
+    "words", [["--config", "FILE", "training.epochs=2"], ["training.epochs=2", "--config", "FILE"]]
+)
+@pytest.mark.parametrize("verb", ["train", "doctor"])
+def test_the_configuration_may_be_named_by_an_option(
+    command: Command,
+    tiny_command: list[str],
+    verb: str,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    class Enough(Exception):  # noqa: N818 - not an error
+        pass
+
+    def stop(config: Any, *others: Any) -> None:
+        asked.append(config)
+        raise Enough
+
+    monkeypatch.setattr("maskwright.runs.pretrain.pretrain", stop)
+    monkeypatch.setattr("maskwright.runs.checkup.examine.examine", stop)
+    with pytest.raises(Enough):
+        command(verb, *[word.replace("FILE", tiny_command[1]) for word in words])
+    assert asked == [load_config(tiny_command[1], ["training.epochs=2"])]
+
+
+def test_two_configurations_are_refused(command: Command, tiny_command: list[str]) -> None:
+    command(*tiny_command, "--config", "other.yaml").assert_refused("--config other.yaml are both given; keep one")
+    command("train", "--config", "nowhere.yaml").assert_refused("no configuration file or recipe 'nowhere.yaml'")

@@ -159,9 +159,9 @@ def test_the_builtin_corpus_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None
     ("source", "complaint"),
     [
         ({"path": "a.txt", "wieght": 2}, "unknown configuration key 'wieght'; did you mean 'weight'?"),
-        ({"path": "a.txt", "weight": 0}, "configuration key 'weight' is 0: Input should be greater than 0"),
+        ({"path": "a.txt", "weight": 0}, "configuration key 'weight' is 0: expected a value greater than 0"),
         ({"path": "a.txt", "weight": float("inf")}, "finite number"),
-        ({"path": "a.txt", "documents": "pages"}, "Input should be 'lines' or 'paragraphs'"),
+        ({"path": "a.txt", "documents": "pages"}, "expected 'lines' or 'paragraphs'"),
         ({"column": "text"}, "configuration key 'path'"),
         ("", "configuration key 'path' is ''"),
         ([], "no source of text is given"),

@@ -109,8 +109,8 @@ def test_missing_monitor_is_refused_before_training(fit, callback):
     ],
 )
 def test_early_stopping_waits_for_its_patience(settings, values, stopped_epoch):
-    callback = EarlyStopping(monitor="figure", **settings)
-    num_epochs = FakeTrainer(callback, "figure").run(values)
+    callback = EarlyStopping(monitor="loss", **settings)
+    num_epochs = FakeTrainer(callback, "loss").run(values)
     assert callback.stopped_epoch == stopped_epoch
     assert num_epochs == (len(values) if stopped_epoch is None else stopped_epoch + 1)
 
@@ -164,7 +164,7 @@ def test_tensorboard_events_can_be_read_back(fit, tmp_path, padded_batches):
         def on_log(self, metrics):
             lines.append(metrics)
 
-    trainer = fit([TensorBoard(tmp_path, update_freq="batch"), Log()], validation=padded_batches[:1], log_every_steps=4)
+    trainer = fit([TensorBoard(tmp_path, update_freq="log"), Log()], validation=padded_batches[:1], log_every_steps=4)
     events = read_events(tmp_path)
     for name in ("loss", "mlm_accuracy", "val_loss", "val_mlm_accuracy"):
         assert events[f"epoch/{name}"] == [
@@ -250,3 +250,119 @@ def test_model_checkpoint_keeps_the_better_model_of_before_a_resume():
     trainer.history.history = {"loss": [1.0]}
     assert trainer.run([5.0, 0.5]) == 2
     assert len(trainer.saved) == 1
+
+
+def test_tensorboard_per_batch_writes_every_step_whatever_is_logged(fit, tmp_path):
+    results = []
+
+    class Keep(Callback):
+        def on_step_end(self, step):
+            metrics = self.trainer.model.compute_metrics(self.trainer.last_result.sums.tolist())
+            results.append((step, metrics["loss"]))
+
+    fit([TensorBoard(tmp_path, update_freq="batch"), Keep()], log_every_steps=4)
+    events = read_events(tmp_path)
+    assert [step for step, _ in results] == list(range(1, 13))
+    assert events["step/loss"] == [(step, pytest.approx(loss)) for step, loss in results]
+    for name in ("mlm_accuracy", "lr", "grad_norm"):
+        assert [step for step, _ in events[f"step/{name}"]] == list(range(1, 13))
+
+
+def test_tensorboard_with_a_number_writes_means_over_so_many_steps(fit, tmp_path):
+    sums = []
+
+    class Keep(Callback):
+        def on_step_end(self, step):
+            sums.append(self.trainer.last_result.sums)
+
+    trainer = fit([TensorBoard(tmp_path, update_freq=5), Keep()], log_every_steps=4)
+    means = [trainer.model.compute_metrics(sum(sums[start : start + 5]).tolist())["loss"] for start in (0, 5)]
+    assert read_events(tmp_path)["step/loss"] == [
+        (step, pytest.approx(mean)) for step, mean in zip((5, 10), means, strict=True)
+    ]
+
+
+def test_model_checkpoint_with_a_number_saves_after_so_many_steps(fit, tmp_path):
+    fit([ModelCheckpoint(tmp_path / "e{epoch}-b{batch}-s{step:02d}", save_freq=4)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["e1-b4-s04", "e2-b2-s08", "e2-b6-s12"]
+    assert isinstance(MaskedLanguageModel.from_pretrained(tmp_path / "e1-b4-s04"), MaskedLanguageModel)
+
+
+def test_model_checkpoint_inside_an_epoch_knows_the_epoch_so_far(fit, tmp_path):
+    trainer = fit([ModelCheckpoint(tmp_path / "{epoch}-{loss:.4f}", save_freq=6)])
+    names = [f"{epoch}-{loss:.4f}" for epoch, loss in enumerate(trainer.history.history["loss"], start=1)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names  # epochs have six steps
+
+
+def test_the_validation_set_cannot_be_watched_inside_an_epoch(fit, tmp_path, padded_batches):
+    callback = ModelCheckpoint(tmp_path / "m", save_best_only=True, save_freq=2)
+    with pytest.raises(
+        InputError, match=r"no metric 'val_loss' .*known are loss, mlm_accuracy; with save_freq='epoch'"
+    ):
+        fit([callback], validation=padded_batches[:1])
+
+
+@pytest.mark.parametrize(
+    ("monitor", "rises"),
+    [
+        *[
+            (name, True)
+            for name in ("val_f1", "val_macro_f1", "matthews", "val_spearman", "val_pearson", "val_accuracy")
+        ],
+        *[(name, True) for name in ("val_precision", "recall", "val_window_exact", "exact_match", "val_detector_auc")],
+        *[(name, False) for name in ("loss", "val_loss", "val_mlm_loss", "val_perplexity", "calibration_error")],
+    ],
+)
+def test_what_is_better_follows_from_the_metric(monitor, rises):
+    values = [1.0, 2.0, 3.0, 4.0]
+    callback = EarlyStopping(monitor, patience=1)
+    assert FakeTrainer(callback, monitor).run(values) == (4 if rises else 2)
+    assert FakeTrainer(EarlyStopping(monitor, patience=1), monitor).run(values[::-1]) == (2 if rises else 4)
+    overridden = EarlyStopping(monitor, patience=1, mode="min" if rises else "max")
+    assert FakeTrainer(overridden, monitor).run(values) == (2 if rises else 4)
+
+
+def test_every_metric_of_a_model_or_task_is_known_to_rise_or_fall(build_model):
+    from maskwright.tasks.ner.token_classification import TokenClassification
+    from maskwright.tasks.sequence.classification import Classification
+    from maskwright.tasks.sequence.multi_label import MultiLabel
+    from maskwright.tasks.sequence.regression import Regression
+
+    tasks = [Classification(["a", "b"]), MultiLabel(["a", "b"]), Regression(), TokenClassification(["O", "B-X"])]
+    names = set(build_model().compute_metrics([0.0] * 3))
+    for task in tasks:
+        names |= set(task.compute_metrics([0.0] * (2 + task.num_figures)))
+    for name in names:
+        callback = EarlyStopping(name, patience=1)
+        rises = name.rpartition("_")[2] != "loss"
+        assert FakeTrainer(callback, name).run([1.0, 2.0, 3.0]) == (3 if rises else 2)
+
+
+def test_a_metric_of_which_nothing_is_known_needs_a_mode():
+    with pytest.raises(InputError, match=r"more or less 'figure' is better is not known; say mode='max' or mode='min'"):
+        FakeTrainer(EarlyStopping("figure"), "figure").run([1.0])
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda: EarlyStopping("loss", mode="maximize"), "mode is 'maximize'; expected 'min', 'max' or 'auto'"),
+        (lambda: EarlyStopping("loss", patience="3"), "patience is '3'; it must be a number of epochs"),
+        (lambda: EarlyStopping("loss", baseline=0.5), "EarlyStopping has no argument 'baseline': the first epoch's"),
+        (lambda: EarlyStopping("loss", patince=3), "EarlyStopping has no argument 'patince'; did you mean 'patience'"),
+        (lambda: EarlyStopping("loss", verbose=1), "no argument 'verbose': fit"),
+        (lambda: ModelCheckpoint("m", save_freq="batch"), "save_freq is 'batch'; expected 'epoch', or a number of"),
+        (lambda: ModelCheckpoint("m", save_freq=0), "save_freq is 0"),
+        (lambda: ModelCheckpoint("m", save_weights_only=True), "no argument 'save_weights_only': a saved folder"),
+        (lambda: TensorBoard("logs", update_freq="often"), "update_freq is 'often'; expected 'epoch' or 'batch' or"),
+        (lambda: TensorBoard("logs", histogram_freq=1), "no argument 'histogram_freq': weights are not written"),
+    ],
+)
+def test_arguments_of_keras_that_are_not_taken_say_what_is(build, reason):
+    with pytest.raises(InputError, match=reason):
+        build()
+
+
+def test_arguments_of_keras_that_ask_for_nothing_are_let_through(tmp_path):
+    EarlyStopping("loss", verbose=0, baseline=None, start_from_epoch=0)
+    ModelCheckpoint(tmp_path / "m", verbose=0, save_weights_only=False)

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from maskwright.cli.settings import Settings, load_settings
+from maskwright.cli.settings import ConfigFile, Settings, load_settings
 
 
 def doctor(
     settings: Settings = None,
+    config_file: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a run before it is started: model, memory, disk, data, speed, length and settings.
@@ -25,7 +26,7 @@ def doctor(
     """
     import json
 
-    config = load_settings(settings)
+    config = load_settings(settings, config_file)
 
     # Only now, so that a mistake in the settings is answered without waiting for torch.
     from rich.console import Console

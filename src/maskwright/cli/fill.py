@@ -10,7 +10,7 @@ import typer
 
 def fill(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
-    text: Annotated[str, typer.Argument(help="Text with the mask token, usually [MASK], where a word is missing.")],
+    text: Annotated[str, typer.Argument(help="Text with [MASK] or <mask> where a word is missing.")],
     top_k: Annotated[int, typer.Option(help="Candidates for each masked place.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -9,7 +9,12 @@ import typer
 
 
 def predict(
-    kind: Annotated[str, typer.Argument(help="fill-mask, embed, similarity, classify, ner, qa or zero-shot.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="fill-mask, embed, similarity, classify, ner, qa or zero-shot; or transformers' name for it."
+        ),
+    ],
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
     texts: Annotated[
         list[str] | None,
@@ -30,13 +35,25 @@ def predict(
     ] = False,
     aggregation: Annotated[
         str | None,
-        typer.Option(help="ner: a word's class is that of its first, average or max piece; simple, none: of pieces."),
+        typer.Option(
+            "--aggregation",
+            "--aggregation-strategy",
+            help="ner: a word's class is that of its first, average or max piece; simple, none: of pieces.",
+        ),
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option(help="zero-shot: a label to choose from; may be given several times.")
+        list[str] | None,
+        typer.Option(
+            "--label", "--candidate-label", help="zero-shot: a label to choose from; may be given several times."
+        ),
     ] = None,
     hypothesis: Annotated[
-        str | None, typer.Option(help="zero-shot: a sentence with {} for the label; unset: This example is {}.")
+        str | None,
+        typer.Option(
+            "--hypothesis",
+            "--hypothesis-template",
+            help="zero-shot: a sentence with {} for the label; unset: This example is {}.",
+        ),
     ] = None,
     multi_label: Annotated[
         bool, typer.Option("--multi-label", help="zero-shot: judge each label on its own; several may be right.")

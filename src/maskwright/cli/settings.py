@@ -15,12 +15,22 @@ Settings = Annotated[
 ]
 
 
-def load_settings(words: list[str] | None) -> Config:
+ConfigFile = Annotated[
+    str | None,
+    typer.Option("--config", metavar="CONFIG.yaml", help="The same as a file or a recipe as the first word."),
+]
+
+
+def load_settings(words: list[str] | None, config: str | None = None) -> Config:
     """The configuration that the words name; without words, the built-in quickstart."""
     from maskwright.config import load_config
+    from maskwright.errors import InputError
     from maskwright.recipes import find_config
 
     words = words or []
-    if not words or "=" in words[0]:
-        return load_config(None, words)
-    return load_config(find_config(words[0]), words[1:])
+    is_named = bool(words) and "=" not in words[0]
+    if config is not None and is_named:
+        raise InputError(f"'{words[0]}' and --config {config} are both given; keep one of them")
+    if is_named:
+        config, words = words[0], words[1:]
+    return load_config(None if config is None else find_config(config), words)

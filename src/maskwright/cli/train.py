@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from maskwright.cli.settings import Settings, load_settings
+from maskwright.cli.settings import ConfigFile, Settings, load_settings
 
 
 def train(
     settings: Settings = None,
+    config_file: ConfigFile = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run of this name.")] = False,
     shows_recipes: Annotated[bool, typer.Option("--list", help="Show the recipes and exit.")] = False,
 ) -> None:
@@ -27,6 +28,8 @@ def train(
         maskwright train preset=low_resource data.train=corpus.txt run.name=mine
 
         maskwright train config.yaml training.max_steps=10000
+
+        maskwright train --config config.yaml
     """
     import shlex
 
@@ -35,7 +38,7 @@ def train(
     if shows_recipes:
         _print_recipes()
         return
-    config = load_settings(settings)
+    config = load_settings(settings, config_file)
 
     # Only now, so that a mistake in the settings is answered without waiting for torch.
     from maskwright.runs.pretrain import pretrain

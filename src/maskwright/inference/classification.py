@@ -44,8 +44,8 @@ class Classify(Kind[TextOrPair, ClassScore | list[ClassScore]]):
         top_k: int | Literal["best"] | None = "best",
         max_length: int | None = None,
     ) -> None:
-        if isinstance(top_k, int) and top_k < 1:
-            raise InputError(f"top_k is {top_k}; it must be at least 1, or None for all classes")
+        if top_k not in ("best", None) and (not isinstance(top_k, int) or top_k < 1):
+            raise InputError(f"top_k is {top_k!r}; it must be at least 1, or None for all classes")
         self.model = model
         self.encoder = model.encoder
         self.pad_token_id = tokenizer.pad_token_id

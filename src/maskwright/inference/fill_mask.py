@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,17 +47,31 @@ def predict_masked(model: MaskedLanguageModel, tokenizer: Any, text: str) -> str
     return _fill(tokenizer, sample, dict(zip(sample.places, best, strict=True)))
 
 
-def mask_text(text: str, positions: Sequence[int], mask_token: str = "[MASK]") -> str:
+def mask_text(text: str, positions: int | Sequence[int], mask_token: str = "[MASK]") -> str:
     """Replace the whitespace-separated words at `positions` (from 0); places beyond the text are left out."""
+    if isinstance(positions, str) or not isinstance(positions, Iterable):
+        positions = [positions]
     chosen = set(positions)
+    for position in chosen:
+        if not hasattr(position, "__index__"):
+            raise InputError(f"position {position!r} is no whole number; positions count words from 0")
     if chosen and min(chosen) < 0:
         raise InputError(f"position {min(chosen)} is negative; positions count words from 0")
     return " ".join(mask_token if place in chosen else word for place, word in enumerate(text.split()))
 
 
 def encode_masked(model: MaskedLanguageModel, tokenizer: Tokenizer, text: str) -> MaskedSample:
-    """A text that has masked tokens and fits the model."""
-    ids = tokenizer.encode(text)
+    """A text that has masked tokens, written `[MASK]` or `<mask>`, and fits the model."""
+    if not isinstance(model, MaskedLanguageModel):
+        raise InputError(
+            f"the model is a {type(model).__name__}; give a MaskedLanguageModel, which from_pretrained loads, or use"
+            " pipeline('fill-mask', model)"
+        )
+    if not isinstance(text, str):
+        raise InputError(
+            f"the text is a {type(text).__name__}; give one text, or use pipeline('fill-mask', ...) for several"
+        )
+    ids = tokenizer.encode(tokenizer.unify_masks(text))
     places = [place for place, token_id in enumerate(ids) if token_id == tokenizer.mask_token_id]
     if not places:
         raise InputError(f"the text has no {tokenizer.mask_token} to fill: write {tokenizer.mask_token} for a word")

@@ -32,6 +32,8 @@ class Kind(ABC, Generic[Item, Answer]):
     pad_token_id: int
     item_name: ClassVar[str] = "text"
     """What errors call an input."""
+    input_names: ClassVar[tuple[str, ...]] = ()
+    """By which a call may give the parts of an input, where it has parts."""
     may_pair: ClassVar[bool] = False
     """Whether an input may be a pair of texts as well as one."""
 

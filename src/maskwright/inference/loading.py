@@ -87,13 +87,13 @@ def _load_any(folder: Path) -> nn.Module:
 
 
 def choose_tokenizer(folder: Path, given: Any) -> Tokenizer:
-    return load_tokenizer(folder) if given is None else as_tokenizer(given)
+    return load_tokenizer(folder) if given is None else given_tokenizer(given)
 
 
 def given_tokenizer(tokenizer: Any) -> Tokenizer:
     if tokenizer is None:
         raise InputError("a model that is not named comes without a tokenizer; give it as tokenizer=")
-    return as_tokenizer(tokenizer)
+    return load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else as_tokenizer(tokenizer)
 
 
 def check_vocabulary(encoder: nn.Module, tokenizer: Tokenizer) -> None:

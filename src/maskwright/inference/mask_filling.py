@@ -50,8 +50,8 @@ class FillMask(Kind[str, Candidates | list[Candidates]]):
         targets: str | Sequence[str] | None = None,
         max_length: int | None = None,
     ) -> None:
-        if not 1 <= top_k <= model.vocab_size:
-            raise InputError(f"top_k is {top_k}; it must lie between 1 and the vocabulary's {model.vocab_size}")
+        if not isinstance(top_k, int) or not 1 <= top_k <= model.vocab_size:
+            raise InputError(f"top_k is {top_k!r}; it must lie between 1 and the vocabulary's {model.vocab_size}")
         self.model = model
         self.encoder = model.encoder
         self.tokenizer = tokenizer
@@ -66,7 +66,8 @@ class FillMask(Kind[str, Candidates | list[Candidates]]):
         return self.model
 
     def prepare(self, items: Sequence[str], name: Name) -> list[Prepared]:
-        rows = encode_texts(self.tokenizer, self.encoder, items, name)
+        texts = [self.tokenizer.unify_masks(text) for text in items]
+        rows = encode_texts(self.tokenizer, self.encoder, texts, name)
         return [
             Prepared(self._cut(ids, f"{name(place)} ({quote(text)})"))
             for place, (ids, text) in enumerate(zip(rows, items, strict=True))
@@ -165,6 +166,8 @@ def find_target_ids(tokenizer: Tokenizer, targets: str | Sequence[str]) -> list[
     vocabulary = tokenizer.backend.get_vocab()
     found: dict[int, None] = {}
     for target in [targets] if isinstance(targets, str) else targets:
+        if not isinstance(target, str):
+            raise InputError(f"a target is {target!r}; expected a word")
         token_id = vocabulary.get(target)
         if token_id is None:
             token_id = _find_first_piece(tokenizer, target)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from maskwright.errors import InputError, InputWarning
+from maskwright.errors import InputError, InputWarning, check_count
 from maskwright.inference.kind import Kind, Name, Prepared
 from maskwright.inference.samples import EncodedBatch, Sample
 from maskwright.inference.texts import choose_max_length, encode_texts
@@ -55,6 +55,7 @@ class AnswerQuestions(Kind[Asked, Reply]):
     """
 
     item_name = QUESTION_ITEM
+    input_names = _KEYS
 
     def __init__(
         self,
@@ -69,8 +70,7 @@ class AnswerQuestions(Kind[Asked, Reply]):
         max_length: int | None = None,
     ) -> None:
         for name, value in (("top_k", top_k), ("max_answer_length", max_answer_length)):
-            if value < 1:
-                raise InputError(f"{name} is {value}; it must be at least 1")
+            check_count(name, value)
         assert isinstance(model.task_head, TokenHead), "question answering has logits of tokens"
         self.model = model
         self._task_head = model.task_head

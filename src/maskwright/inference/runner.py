@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
-from maskwright.errors import InputError
+from maskwright.errors import check_count
 from maskwright.inference.layout import RowShape, lay_out
 from maskwright.inference.samples import EncodedBatch, Sample
 from maskwright.models.encoding import encode
@@ -53,8 +53,8 @@ def run_packed(
     `reduce` gets a batch at a time, on the encoder's device, and gives one result to each of its samples; hidden
     states are not kept. `find_causal` gives the tokens of a batch that see only what comes before them.
     """
-    if batch_tokens is not None and batch_tokens < 1:
-        raise InputError(f"batch_tokens is {batch_tokens}; it must be at least 1")
+    if batch_tokens is not None:
+        check_count("batch_tokens", batch_tokens)
     device = next(encoder.parameters()).device
     shape = _CPU if device.type == "cpu" else _GPU
 

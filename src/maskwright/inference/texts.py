@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, check_count
 from maskwright.inference.kind import Name
 from maskwright.models.encoding import find_input_embedding, find_max_length
 from maskwright.text.tokenizer import Tokenizer
@@ -49,6 +49,7 @@ def choose_max_length(encoder: nn.Module, asked: int | None) -> int:
     limit = find_max_length(encoder)
     if asked is None:
         return limit or _UNSTATED_LENGTH
+    check_count("max_length", asked)
     if not NUM_SPECIALS < asked <= (limit or asked):
         raise InputError(
             f"max_length is {asked}; it must be more than {NUM_SPECIALS}, the tokens around a text, and at most"

@@ -13,7 +13,7 @@ from rich.text import Text
 from torch import Tensor
 
 from maskwright.batch import PackedBatch, as_packed
-from maskwright.errors import InputError
+from maskwright.errors import check_count
 from maskwright.models.encoding import encode
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer
@@ -113,8 +113,7 @@ def build_prediction_view(
 
     `mask_ratio` None is the model's own ratio.
     """
-    if num_samples < 1:
-        raise InputError(f"num_samples is {num_samples}; it must be at least 1")
+    check_count("num_samples", num_samples)
     tokenizer = as_tokenizer(tokenizer)
     batch = as_packed(inputs).to(next(mlm_model.parameters()).device)
     corrupted = mlm_model.corrupt(batch, seed, 0, mask_ratio, progress=1.0)

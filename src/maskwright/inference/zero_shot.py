@@ -50,17 +50,17 @@ class ZeroShot(Kind[str, dict[str, Any]]):
         model: TaskModel,
         tokenizer: Tokenizer,
         *,
-        labels: str | Sequence[str] = (),
+        labels: str | Sequence[str] | None = (),
         hypothesis: str = _DEFAULT_HYPOTHESIS,
         multi_label: bool = False,
         max_length: int | None = None,
     ) -> None:
-        """`labels` is a list, or one string with commas between them."""
+        """`labels` is a list, or one string with commas between them; None: they come with the calls."""
         if _PLACE not in hypothesis:
             raise InputError(
                 f"the hypothesis '{hypothesis}' has no {_PLACE}; write {_PLACE} where a label should stand"
             )
-        self.labels = _read_labels(labels)
+        self.labels = [] if labels is None else _read_labels(labels)
         self.hypotheses = [hypothesis.replace(_PLACE, label) for label in self.labels]
         self.multi_label = multi_label
         self.model = model
@@ -75,6 +75,8 @@ class ZeroShot(Kind[str, dict[str, Any]]):
         return self.model
 
     def prepare(self, items: Sequence[str], name: Name) -> list[PreparedQuestions]:
+        if not self.labels:
+            raise InputError("there are no labels to choose from; give them as candidate_labels=['one', 'another']")
         num_labels = len(self.labels)
         pairs = [(text, hypothesis) for text in items for hypothesis in self.hypotheses]
         cut = self._cutter.cut(pairs, lambda place: name(place // num_labels), ("", "the hypothesis for "))

@@ -14,13 +14,21 @@ from torch import Tensor, nn
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, SelfAttention
 from maskwright.models.dropout import Dropout
-from maskwright.models.encoder import PackedEncoder, build_shape, check_choice, check_positive, check_shape
+from maskwright.models.encoder import (
+    EncoderShape,
+    PackedEncoder,
+    build_shape,
+    check_choice,
+    check_config,
+    check_positive,
+    check_shape,
+)
 from maskwright.models.init import ResidualInit
 from maskwright.models.layers import Linear, NormalizationType, StochasticDepth, build_activation, build_norm
 
 
 @dataclass(frozen=True)
-class BertConfig:
+class BertConfig(EncoderShape):
     """The shape of a BERT encoder, under Hugging Face's names where it has one."""
 
     vocab_size: int = 30522
@@ -105,6 +113,7 @@ class BERT(PackedEncoder):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
+        check_config(self, config)
         self.config = config
         self.embeddings = BertEmbeddings(config, self.embedding_size)
         self.embedding_projection = self.build_embedding_projection()

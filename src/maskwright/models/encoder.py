@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from maskwright.batch import check_padded, join_inputs
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, build_attention_mask, limit_to_window
 from maskwright.models.block_masks import build_block_mask, supports_blocks
@@ -23,6 +26,19 @@ from maskwright.suggestions import suggest
 
 _LARGEST_SIZE = 1 << 24
 _MOST_LAYERS = 1024
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "positions", "document_ids", "is_causal")
+
+
+class EncoderShape:
+    """What the configurations of encoders, frozen dataclasses, have in common: names and types are checked."""
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        """Only looks at the names; the dataclass sets the fields."""
+        known = [field.name for field in fields(cls)]  # type: ignore[arg-type] # every subclass is a dataclass
+        for name in settings:
+            if name not in known:
+                raise InputError(f"{cls.__name__} has no setting '{name}'{suggest(name, known)}")
+        return super().__new__(cls)
 
 
 class PackedEncoder(nn.Module, ABC):
@@ -53,7 +69,7 @@ class PackedEncoder(nn.Module, ABC):
             if name not in known:
                 raise InputError(f"{cls.__name__} has no option '{name}'{suggest(name, known)}")
         shape = cls.variants[variant]
-        if "hidden_size" in overrides and "intermediate_size" not in overrides:
+        if isinstance(overrides.get("hidden_size"), int) and "intermediate_size" not in overrides:
             per_width = shape["intermediate_size"] / shape["hidden_size"]
             overrides["intermediate_size"] = round(overrides["hidden_size"] * per_width)
         return replace(cls.config_class(**shape), **overrides)
@@ -138,7 +154,7 @@ class PackedEncoder(nn.Module, ABC):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | Mapping[str, Tensor],
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         positions: Tensor | None = None,
@@ -147,9 +163,14 @@ class PackedEncoder(nn.Module, ABC):
     ) -> EncoderOutput:
         """Padded use gives `attention_mask`; packed use gives `document_ids` and `positions`.
 
-        `is_causal` (B, S) is true for tokens that see only what comes before them; unset, all see both sides.
+        The inputs may also come as one dictionary. `is_causal` (B, S) is true for tokens that see only what comes
+        before them; unset, all see both sides.
         """
+        if isinstance(input_ids, Mapping):
+            others = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "is_causal": is_causal}
+            return self.forward(**join_inputs(input_ids, _INPUTS, **others))
         if positions is None:
+            check_padded(input_ids, attention_mask, token_type_ids)
             length = input_ids.shape[1]
             if length > self.max_length:
                 raise InputError(
@@ -159,10 +180,29 @@ class PackedEncoder(nn.Module, ABC):
             positions = torch.arange(length, device=input_ids.device)
         if document_ids is None and attention_mask is not None:
             document_ids = attention_mask != 0
-        embedded = _as_computed(self.embed(input_ids, positions, token_type_ids))
+        try:
+            embedded = _as_computed(self.embed(input_ids, positions, token_type_ids))
+        except IndexError as error:
+            raise InputError(self._describe_ids(input_ids, token_type_ids)) from error
         if self.layer_compiler is not None and self.training and torch.is_grad_enabled():
             self.layer_compiler.see(embedded)
         return EncoderOutput(last_hidden_state=self.run_layers(embedded, positions, document_ids, is_causal))
+
+    def _describe_ids(self, input_ids: Tensor, token_type_ids: Tensor | None) -> str:
+        """Which id no table has a row for."""
+        for name, ids, size in (
+            ("token ids", input_ids, self.vocab_size),
+            ("token_type_ids", token_type_ids, int(getattr(self.config, "type_vocab_size", 0))),
+        ):
+            if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= size):
+                return (
+                    f"the input has {name} from {int(ids.min())} to {int(ids.max())}, the model knows 0 to {size - 1}"
+                )
+        return f"the input has positions beyond the model's {self.max_length}"
+
+    def save(self, *args: Any, **options: Any) -> NoReturn:
+        """Keras' name, which says what to call."""
+        raise InputError("an encoder is saved by encoder.save_pretrained(folder)")
 
     def follow(self, progress: float) -> None:
         """Take note of how much of a run is done, where something of the encoder changes with it."""
@@ -222,6 +262,8 @@ def build_shape(layers: int, width: int, attn_heads: int, intermediate_size: int
 
 def check_shape(config: Any, rates: tuple[str, ...], activation: str) -> None:
     """The checks every encoder's configuration shares; `rates` and `activation` name its fields of those kinds."""
+    for field in fields(config):
+        _check_type(field.name, getattr(config, field.name), field.default)
     sizes = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
     for name, largest in (*((name, _LARGEST_SIZE) for name in sizes), ("num_hidden_layers", _MOST_LAYERS)):
         if not 1 <= getattr(config, name) <= largest:
@@ -238,6 +280,31 @@ def check_shape(config: Any, rates: tuple[str, ...], activation: str) -> None:
     check_positive(config, ("initializer_range",))
     check_choice(activation, getattr(config, activation), ACTIVATIONS)
     check_choice("residual_init", config.residual_init, ("normal", "zero"))
+
+
+_TYPES: dict[type, tuple[type, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "text"),
+}
+
+
+def _check_type(name: str, value: Any, default: Any) -> None:
+    """The type of a setting is that of its default."""
+    kind, expected = _TYPES.get(type(default), (object, ""))
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise InputError(f"{name} is {value!r}; expected {expected}")
+
+
+def check_config(encoder: PackedEncoder, config: Any) -> None:
+    """Refuse what an encoder cannot be built of."""
+    if not isinstance(config, EncoderShape):
+        name, kind = type(encoder).__name__, encoder.config_class.__name__
+        raise InputError(
+            f"{name} got a {type(config).__name__}; give a {kind}(...), or build it with {name}.from_variant(...) or"
+            f" {name}.from_pretrained(...)"
+        )
 
 
 def check_positive(config: Any, names: tuple[str, ...]) -> None:

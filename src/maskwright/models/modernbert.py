@@ -14,14 +14,21 @@ from torch import Tensor, nn
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, Rotation, SelfAttention
 from maskwright.models.dropout import Dropout
-from maskwright.models.encoder import PackedEncoder, build_shape, check_positive, check_shape
+from maskwright.models.encoder import (
+    EncoderShape,
+    PackedEncoder,
+    build_shape,
+    check_config,
+    check_positive,
+    check_shape,
+)
 from maskwright.models.init import ResidualInit
 from maskwright.models.layers import LayerNorm, Linear, LinearAfterGate, build_activation
 from maskwright.models.rotary_ramp import RotaryRamp
 
 
 @dataclass(frozen=True)
-class ModernBertConfig:
+class ModernBertConfig(EncoderShape):
     """The shape of a ModernBERT encoder, under Hugging Face's names."""
 
     vocab_size: int = 50368
@@ -108,6 +115,7 @@ class ModernBERT(PackedEncoder):
 
     def __init__(self, config: ModernBertConfig) -> None:
         super().__init__()
+        check_config(self, config)
         self.config = config
         self.word = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.embedding_norm = _build_norm(config)

@@ -37,6 +37,8 @@ def resolve_folder(folder_or_id: str | Path) -> Path:
 
     An unfinished run stands for its newest checkpoint; a hub id is downloaded, weights and tokenizer files only.
     """
+    if not isinstance(folder_or_id, str | Path):
+        raise InputError(f"a model is {folder_or_id!r:.80}; expected a model folder, a run, a checkpoint or a hub id")
     folder = Path(folder_or_id)
     if folder.is_dir():
         return _find_model_folder(folder)

@@ -164,15 +164,19 @@ class MaskedLanguageModel(Objective):
     ) -> MaskedLMOutput:
         """Logits (B, S, V) of the input as it is, without masking.
 
-        With `labels` (-100 where there is nothing to predict) the mean loss is returned too; in training mode the
-        vocabulary projection then runs at labelled tokens only and no logits are returned.
+        The inputs may come as one dictionary, labels too. With `labels` (-100 where there is nothing to predict) the
+        mean loss is returned as well; in training mode the vocabulary projection then runs at labelled tokens only and
+        no logits are returned.
         """
+        if isinstance(input_ids, Mapping):
+            labels = input_ids.get("labels") if labels is None else labels
         batch = as_packed(input_ids, attention_mask, token_type_ids)
         if batch is not input_ids:
             self._check_length(batch)
         hidden = encode(self.encoder, batch, self.find_causal(batch))
         output = MaskedLMOutput()
         if labels is not None:
+            _check_labels(labels, batch)
             labels = shift_left(labels, batch) if self.predicts_next else labels
             output["loss"] = _mean_loss(self._score(hidden, labels))
         if labels is None or not self.training:
@@ -284,6 +288,12 @@ class MaskedLanguageModel(Objective):
 
 def _transform(model: MaskedLanguageModel, slots: Tensor) -> Tensor:
     return model.transform(slots)
+
+
+def _check_labels(labels: Any, batch: PackedBatch) -> None:
+    found = tuple(labels.shape) if isinstance(labels, Tensor) else f"a {type(labels).__name__}"
+    if found != tuple(batch.input_ids.shape):
+        raise InputError(f"labels are {found}; expected a tensor like input_ids, {tuple(batch.input_ids.shape)}")
 
 
 def _mean_loss(sums: LossSums) -> Tensor:

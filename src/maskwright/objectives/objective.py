@@ -5,16 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from torch import nn
 
 from maskwright.batch import PackedBatch
+from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch, TokenMasker
 from maskwright.models.compilation import LayerCompiler
 from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives.loss import LossSums
 from maskwright.objectives.snapshot import ModelSnapshot
+
+_KERAS_COMPILE = {"optimizer", "loss", "metrics", "loss_weights", "run_eagerly", "steps_per_execution", "jit_compile"}
 
 
 class Objective(nn.Module, ABC):
@@ -90,6 +93,28 @@ class Objective(nn.Module, ABC):
     def save_pretrained(self, folder: str | Path, tokenizer: Any = None) -> None:
         """Write the whole model (and its tokenizer, if given) as a folder of safetensors and JSON."""
         self.snapshot(tokenizer).write(Path(folder))
+
+    def fit(self, *args: Any, **options: Any) -> NoReturn:
+        """Keras' name, which says what to call; so do `compile`, `save` and `summary`."""
+        raise InputError(
+            "a Trainer trains a model: Trainer(model, OptimizerConfig(learning_rate=5e-4)).fit(batches, epochs=5)"
+        )
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """As `torch.nn.Module.compile`."""
+        if not _KERAS_COMPILE.isdisjoint(options):
+            raise InputError(
+                "a model needs no compile(optimizer=...): give Trainer(model, OptimizerConfig(...)) the settings"
+            )
+        super().compile(*args, **options)
+
+    def save(self, *args: Any, **options: Any) -> NoReturn:
+        raise InputError(
+            "a model is saved by model.save_pretrained(folder, tokenizer), its encoder by model.encoder.save_pretrained"
+        )
+
+    def summary(self, *args: Any, **options: Any) -> NoReturn:
+        raise InputError("print(model) shows its layers, and maskwright models memory what it needs")
 
     @property
     def num_sums(self) -> int:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from maskwright.errors import InputError, InputWarning
 from maskwright.inference.outputs import check_output, format_json, open_writer
-from maskwright.inference.pipeline import Pipeline, pipeline
+from maskwright.inference.pipeline import Pipeline, pipeline, resolve_kind
 from maskwright.inference.progress import show_progress
 from maskwright.inference.qa import QUESTION_ITEM
 from maskwright.runs.predict_questions import find_questions
@@ -55,7 +55,7 @@ def predict(
 ) -> None:
     """Answer the texts that the words are, or are read from; progress of reading goes to the console."""
     if options.out is not None:
-        check_output(options.out, options.overwrite, has_vectors=kind == _VECTOR_KIND)
+        check_output(options.out, options.overwrite, has_vectors=resolve_kind(kind) == _VECTOR_KIND)
     predictor = pipeline(kind, model, device=options.device, batch_tokens=options.batch_tokens, **settings)
     report = ReadingReport()
     source = _find_source(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -10,7 +11,17 @@ from maskwright.config import Config
 from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.pretrain import FinishedRun, pretrain
+from maskwright.suggestions import refuse_arguments
 from maskwright.training import trainer
+from maskwright.training.arguments import TRAINER_INSTEAD
+
+_INSTEAD = {
+    "predict": "pipeline(kind, trainer.model, tokenizer) answers texts",
+    "save_model": "use trainer.model.save_pretrained(folder, tokenizer)",
+    "push_to_hub": "use trainer.model.save_pretrained(folder, tokenizer), and upload the folder with huggingface_hub",
+    "compile": "give Trainer(model, optimizer, schedule, training) the settings",
+}
+"""Methods of other trainers."""
 
 
 class Trainer(trainer.Trainer):
@@ -21,6 +32,9 @@ class Trainer(trainer.Trainer):
 
     def __init__(self, model: MaskedLanguageModel | Config, *args: Any, **kwargs: Any) -> None:
         self.run_config = model if isinstance(model, Config) else None
+        known = inspect.signature(trainer.Trainer).parameters
+        others = {name: kwargs.pop(name) for name in [*kwargs] if name not in known}
+        refuse_arguments(trainer.Trainer, others, TRAINER_INSTEAD)
         if not isinstance(model, Config):
             super().__init__(model, *args, **kwargs)
         elif args or kwargs:
@@ -46,7 +60,8 @@ class Trainer(trainer.Trainer):
         def __getattr__(self, name: str) -> Any:
             """Only what is missing comes here: everything that `train` has yet to build."""
             if "model" in vars(self):
-                raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+                advice = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+                raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{advice}")
             raise _NotYetBuiltError(
                 "a Trainer of a configuration has no model, data or history before train(), which builds them; call"
                 " train() first"

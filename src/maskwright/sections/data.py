@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from maskwright.errors import InputError
-from maskwright.sections.base import Section, explain, read_value
+from maskwright.sections.base import Section, read_value
 
 BUILTIN_CORPUS = "builtin:python"
 _DEFAULT_COLUMN = "text"
@@ -120,6 +120,8 @@ class AugmentationConfig(Section):
 
 def build_sources(sources: SourceLike | Sequence[SourceLike]) -> list[SourceConfig]:
     """One or several sources, each a path, a mapping of `SourceConfig`'s fields or itself."""
+    if not isinstance(sources, str | Path | Mapping | SourceConfig | Iterable):
+        raise InputError(f"a source of text is {sources!r}; expected a file, a folder, a dataset or a list of such")
     several = [sources] if isinstance(sources, str | Path | Mapping | SourceConfig) else list(sources)
     if not several:
         raise InputError("no source of text is given; expected at least one file, folder or dataset")
@@ -155,7 +157,9 @@ def _build_source(source: SourceLike) -> SourceConfig:
     if isinstance(source, str) and source.startswith("{"):
         source = read_value(source)  # a mapping written on the command line
     values = {"path": str(source)} if isinstance(source, str | Path) else source
+    if not isinstance(values, Mapping):
+        raise InputError(f"a source of text is {values!r}; expected a path, or a mapping such as {{path: corpus.txt}}")
     try:
-        return SourceConfig.model_validate(values)
-    except ValidationError as error:
-        raise InputError(f"source {values!r}: {explain(error, SourceConfig)}") from error
+        return SourceConfig.read(values)
+    except InputError as error:
+        raise InputError(f"source {values!r}: {error}") from None

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from maskwright.errors import InputError
-from maskwright.sections.base import Section, explain
+from maskwright.sections.base import Section
 from maskwright.storage import write_text
 
 
@@ -64,10 +64,7 @@ class TaskConfig(Section):
 
 
 def build_task_config(values: Mapping[str, Any]) -> TaskConfig:
-    try:
-        return TaskConfig.model_validate(values)
-    except ValidationError as error:
-        raise InputError(explain(error, TaskConfig)) from error
+    return TaskConfig.read(values)
 
 
 def load_task_config(path: Path) -> TaskConfig:

@@ -5,13 +5,13 @@ B rows, S row length, N documents of a row, C outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from maskwright.batch import PackedBatch, from_padded
+from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch, TokenMasker
 from maskwright.models.encoder import PackedEncoder
@@ -63,13 +63,18 @@ class TaskModel(Objective):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | Mapping[str, Tensor],
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> TaskOutput:
-        """Logits of a padded batch, (B, C) for whole texts or (B, S, C) for tokens, and the mean loss with labels."""
-        batch = from_padded(input_ids, attention_mask, token_type_ids)
+        """Logits of a padded batch, (B, C) for whole texts or (B, S, C) for tokens, and the mean loss with labels.
+
+        The inputs may come as one dictionary, labels too.
+        """
+        if isinstance(input_ids, Mapping):
+            labels = input_ids.get("labels") if labels is None else labels
+        batch = as_packed(input_ids, attention_mask, token_type_ids)
         if batch.input_ids.shape[1] > self.encoder.max_length:
             raise InputError(
                 f"the input has {batch.input_ids.shape[1]} tokens, the model has {self.encoder.max_length} positions;"

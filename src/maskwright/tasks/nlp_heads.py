@@ -8,8 +8,9 @@ from enum import Enum
 
 from torch import Tensor, nn
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, check_count
 from maskwright.models.encoding import read_hidden_state
+from maskwright.suggestions import suggest
 from maskwright.tasks.model import TaskOutput
 from maskwright.tasks.task_head import SequenceHeadShape, SequenceTransform
 
@@ -38,6 +39,13 @@ class NLPTaskConfig:
     dropout_rate: float = 0.1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.task_type, NLPTaskType):
+            known = [f"NLPTaskType.{one.name}" for one in NLPTaskType]
+            raise InputError(
+                f"task '{self.name}' has task_type={self.task_type!r}{suggest(str(self.task_type).upper(), known)}"
+            )
+        if self.num_classes is not None:
+            check_count(f"num_classes of task '{self.name}'", self.num_classes, least=0)
         is_measure = self.task_type in _MEASURES
         if is_measure and self.num_classes not in (None, 1):
             raise InputError(
@@ -68,6 +76,10 @@ class NLPHead(nn.Module):
 
 def create_nlp_head(task_config: NLPTaskConfig, input_dim: int) -> NLPHead:
     """A head for hidden states of width `input_dim`."""
-    if input_dim < 1:
-        raise InputError(f"input_dim is {input_dim}; it must be the width of the encoder's hidden states")
+    if not isinstance(task_config, NLPTaskConfig):
+        raise InputError(
+            f"task_config is a {type(task_config).__name__}; expected NLPTaskConfig(name, task_type, num_classes)"
+        )
+    if not isinstance(input_dim, int) or input_dim < 1:
+        raise InputError(f"input_dim is {input_dim!r}; it must be the width of the encoder's hidden states")
     return NLPHead(task_config, input_dim)

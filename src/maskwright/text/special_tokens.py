@@ -16,6 +16,7 @@ _SPELLINGS = {
     "sep": ("[SEP]", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
+MASK_SPELLINGS = _SPELLINGS["mask"]
 _STAND_INS = {
     "unk": ("eos", "bos"),
     "cls": ("bos", "eos"),

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from maskwright.errors import InputError
 from maskwright.storage import write_text
-from maskwright.text.special_tokens import SETTING_NAMES, assign_roles, surround
+from maskwright.text.special_tokens import MASK_SPELLINGS, SETTING_NAMES, SPECIAL_ROLES, assign_roles, surround
 from maskwright.text.tokenizer_files import (
     BPE_FILES,
     FAST_FILE,
@@ -24,6 +25,20 @@ from maskwright.text.tokenizer_files import (
 
 CHUNK_CHARS = 4_000_000
 """Text encoded at a time; the library needs some 200 bytes a token until its answer has been read."""
+
+
+_INSTEAD = {
+    "tokenize": "[tokenizer.token(i) for i in tokenizer.encode(text)]",
+    "convert_ids_to_tokens": "tokenizer.token(token_id)",
+    "convert_tokens_to_ids": "tokenizer.backend.token_to_id(token)",
+    "batch_encode_plus": "tokenizer(texts)",
+    "encode_plus": "tokenizer(text)",
+    "batch_decode": "tokenizer.decode(ids) for each text",
+    "get_vocab": "tokenizer.backend.get_vocab()",
+    "vocab": "tokenizer.backend.get_vocab()",
+    "model_max_length": "encoder.max_length; a tokenizer has no limit",
+}
+"""Names of transformers' tokenizers."""
 
 
 class Tokenizer:
@@ -77,22 +92,106 @@ class Tokenizer:
         roles = (self._role_id(role) for role in self.special_tokens)
         return sorted({*roles, *(token_id for token_id, token in self._added().items() if token.special)})
 
-    def encode(self, text: str) -> list[int]:
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __call__(
+        self,
+        text: str | Sequence[str],
+        text_pair: str | Sequence[str] | None = None,
+        *,
+        add_special_tokens: bool = True,
+        padding: bool | Literal["longest", "max_length"] = False,
+        truncation: bool = False,
+        max_length: int | None = None,
+        return_tensors: Literal["pt", "np"] | None = None,
+    ) -> dict[str, Any]:
+        """`input_ids`, `token_type_ids` and `attention_mask` of a text or of several, as tokenizers of transformers.
+
+        With `return_tensors` they are tensors or arrays (batch, length), which `padding` makes of one length. With
+        `truncation` the longer text of a pair loses its end first.
+        """
+        firsts, seconds = _as_texts("text", text), None if text_pair is None else _as_texts("text_pair", text_pair)
+        if seconds is not None and len(seconds) != len(firsts):
+            raise InputError(f"there are {len(firsts)} texts and {len(seconds)} second ones; give as many of each")
+        if max_length is None and (truncation or padding == "max_length"):
+            raise InputError("truncation and padding='max_length' need a max_length, the tokens that the model takes")
+        pairs = zip(firsts, [None] * len(firsts) if seconds is None else seconds, strict=True)
+        room = max_length if truncation else None
+        rows = [self._encode_one(first, second, room, add_special_tokens) for first, second in pairs]
+        columns = {name: [row[name] for row in rows] for name in ("input_ids", "token_type_ids", "attention_mask")}
+        if padding:
+            longest = max_length if padding == "max_length" else max(map(len, columns["input_ids"]), default=0)
+            fillers = {"input_ids": self.pad_token_id}
+            columns = {
+                name: [row + [fillers.get(name, 0)] * ((longest or 0) - len(row)) for row in column]
+                for name, column in columns.items()
+            }
+        if return_tensors is not None:
+            return {name: _as_array(column, return_tensors) for name, column in columns.items()}
+        return {name: column[0] if isinstance(text, str) else column for name, column in columns.items()}
+
+    def _encode_one(self, first: str, second: str | None, room: int | None, surrounds: bool) -> dict[str, list[int]]:
+        """A text or a pair in at most `room` tokens, None: as many as there are."""
+        parts = [self.backend.encode(one, add_special_tokens=False) for one in (first, second) if one is not None]
+        if room is not None:
+            num_around = self.backend.num_special_tokens_to_add(len(parts) > 1) if surrounds else 0
+            if room <= num_around:
+                raise InputError(f"max_length is {room}; it must be more than {num_around}, the special tokens")
+            for _ in range(sum(map(len, parts)) + num_around - room):
+                longest = max(parts, key=len)
+                longest.truncate(len(longest) - 1)
+        pair = parts[1] if len(parts) > 1 else None
+        whole = self.backend.post_process(parts[0], pair, add_special_tokens=surrounds)
+        return {"input_ids": whole.ids, "token_type_ids": whole.type_ids, "attention_mask": whole.attention_mask}
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids with the special tokens around them."""
-        return [self.cls_token_id, *self.encode_batch([text])[0], self.sep_token_id]
+        if not isinstance(text, str):
+            raise InputError(f"the text is a {type(text).__name__}; give one text, or several to encode_batch")
+        (ids,) = self.encode_batch([text])
+        return [self.cls_token_id, *ids, self.sep_token_id] if add_special_tokens else ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many texts, without special tokens around them."""
+        if isinstance(texts, str):
+            raise InputError("texts is one text; give a list of texts, or the one to encode")
         ids: list[list[int]] = []
         for chunk in group_texts(texts, CHUNK_CHARS):
             ids += [encoding.ids for encoding in self.backend.encode_batch_fast(chunk, add_special_tokens=False)]
         return ids
+
+    def unify_masks(self, text: str) -> str:
+        """The text with `[MASK]` or `<mask>` as this tokenizer's own mask token; one that has it already stays."""
+        if self.mask_token not in text:
+            for spelling in MASK_SPELLINGS:
+                text = text.replace(spelling, self.mask_token)
+        return text
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         return str(self.backend.decode([int(token_id) for token_id in ids], skip_special_tokens=skip_special_tokens))
 
     def token(self, token_id: int) -> str:
         return self.backend.id_to_token(int(token_id)) or f"<{int(token_id)}>"
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """The same as `save`."""
+        self.save(folder)
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> Tokenizer:
+        """The same as `load_tokenizer`."""
+        return load_tokenizer(path)
+
+    def __getattr__(self, name: str) -> Any:
+        """Only what is missing comes here; the library's own tokenizer has more."""
+        role, _, kind = name.rpartition("_")
+        if kind == "token" and role in SPECIAL_ROLES:
+            return self.special_tokens[role]
+        advice = _INSTEAD.get(name)
+        if advice is None and not name.startswith("_") and hasattr(Backend, name):
+            advice = f"tokenizer.backend.{name}"
+        raise AttributeError(f"a Tokenizer has no attribute '{name}'" + (f"; use {advice}" if advice else ""))
 
     def save(self, folder: str | Path, has_segments: bool | None = None) -> None:
         """Write `tokenizer.json` and the two small files `transformers` reads beside it.
@@ -125,12 +224,34 @@ class Tokenizer:
         return int(token_id)
 
 
+def _as_texts(name: str, given: Any) -> list[str]:
+    texts = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(f"{name} holds {text!r:.60}; expected a text or a list of texts")
+    return texts
+
+
+def _as_array(rows: list[list[int]], kind: str) -> Any:
+    if len({len(row) for row in rows}) > 1:
+        raise InputError("the texts have different numbers of tokens; tensors need padding=True")
+    if kind == "np":
+        return np.array(rows, dtype=np.int64)
+    if kind == "pt":
+        import torch
+
+        return torch.tensor(rows, dtype=torch.long)
+    raise InputError(f"return_tensors is {kind!r}; expected 'pt' for PyTorch or 'np' for NumPy")
+
+
 def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (FAST_FILE, VOCABULARY_FILE, *BPE_FILES))
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Read a `tokenizer.json`, a `vocab.txt`, a `vocab.json` with `merges.txt`, or a folder with one of these."""
+    if not isinstance(path, str | Path):
+        raise InputError(f"a tokenizer is {path!r:.80}; expected a tokenizer.json or a folder that holds one")
     backend, settings = read_tokenizer(Path(path))
     return Tokenizer(backend, *assign_roles(backend, settings))
 

@@ -7,12 +7,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Literal, get_args
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, check_count
 from maskwright.suggestions import suggest
 from maskwright.text.special_tokens import SPECIAL_ROLES, build_special
 from maskwright.text.tokenizer import Tokenizer
@@ -53,6 +54,12 @@ def train_tokenizer(
     """
     if type not in get_args(TokenizerType):
         raise InputError(f"no tokenizer type '{type}'{suggest(type, get_args(TokenizerType))}")
+    if isinstance(texts, str | Path):
+        raise InputError(
+            f"texts is '{texts!s:.60}'; give a list of texts, or a function that reads them; maskwright tokenizer train"
+            " reads files"
+        )
+    check_count("vocab_size", vocab_size)
     plan = _Plan(vocab_size, lowercase, min_frequency, _join_specials(special_tokens))
     if vocab_size <= len(plan.specials):
         raise InputError(f"vocab_size is {vocab_size}; it must exceed the {len(plan.specials)} special tokens")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from torch import nn
 
 from maskwright.errors import InputError
-from maskwright.sections.base import Section, explain
+from maskwright.sections.base import Section
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig
 from maskwright.suggestions import suggest
 from maskwright.training.optimizers import OptimizerSet, build_optimizers
@@ -105,7 +105,4 @@ def _check(values: dict[str, Any], section: type[AnySection], subject: str) -> A
     known = get_args(section.model_fields["type"].annotation)
     if "type" in values and values["type"] not in known:
         raise InputError(f"unknown {subject} type '{values['type']}'{suggest(str(values['type']), known)}")
-    try:
-        return section.model_validate(values)
-    except ValidationError as error:
-        raise InputError(explain(error, section)) from error
+    return section.read(values)

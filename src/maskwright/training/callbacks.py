@@ -1,4 +1,7 @@
-"""Parts that watch a run: override what you need, everything else does nothing."""
+"""Parts that watch a run: override what you need, everything else does nothing.
+
+Their names and arguments are those of Keras where Keras has them.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch import Tensor
 
 from maskwright.errors import InputError
 from maskwright.storage import whole_folder
+from maskwright.suggestions import refuse_arguments
 
 if TYPE_CHECKING:
     from maskwright.training.trainer import Trainer
 
 Metrics = Mapping[str, float]
+Mode = Literal["auto", "min", "max"]
+_BETTER: dict[str, Literal["min", "max"]] = {
+    **dict.fromkeys(("loss", "perplexity", "error"), "min"),
+    **dict.fromkeys(("accuracy", "auc", "precision", "recall", "f1", "exact", "match"), "max"),
+    **dict.fromkeys(("matthews", "pearson", "spearman", "score"), "max"),
+}
+"""Whether less or more of a metric is better, by the last word of its name: `val_mlm_accuracy`, `macro_f1`."""
+_MOST_PENDING = 1_000
+_NO_SILENCE = "fit(verbose=True) shows the run's progress; to be told more, override a hook of Callback"
 
 
 class Callback:
@@ -51,7 +65,11 @@ class Callback:
 
 
 class ModelCheckpoint(Callback):
-    """Saves the whole model as a folder after each epoch; `{epoch:02d}` (from 1) and metrics fill the name."""
+    """Saves the whole model as a folder after each epoch, or with an integer `save_freq` after so many steps.
+
+    `{epoch:02d}` (from 1) and metrics fill the name, with an integer also `{step}` and `{batch}`, the place in the
+    epoch. Inside an epoch metrics are those of the epoch so far, and none of the validation set is known.
+    """
 
     on_every_rank = True
 
@@ -60,40 +78,59 @@ class ModelCheckpoint(Callback):
         filepath: str | Path,
         monitor: str = "val_loss",
         save_best_only: bool = False,
-        mode: Literal["auto", "min", "max"] = "auto",
+        mode: Mode = "auto",
         tokenizer: Any = None,
+        save_freq: int | Literal["epoch"] = "epoch",
+        **others: Any,
     ) -> None:
+        refuse_arguments(ModelCheckpoint, others, _CHECKPOINT_INSTEAD)
         self.filepath = str(filepath)
         self.save_best_only = save_best_only
         self.tokenizer = tokenizer
+        self.save_freq = _check_frequency("save_freq", save_freq, ("epoch",))
         self._best = _Best(monitor, mode)
 
     def on_train_begin(self) -> None:
+        names = self.trainer.metric_names
+        if self.save_freq != "epoch":
+            names = tuple(name for name in names if not name.startswith("val_"))
         if self.save_best_only:
-            self._best.check(self.trainer.metric_names)
+            self._best.check(names, "" if self.save_freq == "epoch" else "; with save_freq='epoch' there are more")
             self._best.replay(self.trainer.history.history)
-        self._name(0, dict.fromkeys(self.trainer.metric_names, 0.0))
+        self._name({"epoch": 0, "step": 0, "batch": 0}, dict.fromkeys(names, 0.0))
+
+    def on_step_end(self, step: int) -> None:
+        if self.save_freq != "epoch" and step % self.save_freq == 0:
+            state = self.trainer.state
+            place = {"epoch": state.epoch + 1, "step": step, "batch": state.batch_in_epoch}
+            self._save(place, self.trainer.measure_epoch())
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
+        if self.save_freq == "epoch":
+            self._save({"epoch": epoch + 1}, metrics)
+
+    def _save(self, place: Mapping[str, int], metrics: Metrics) -> None:
         if self.save_best_only and not self._best.improves(metrics):
             return
         with self.trainer.averaged_weights():
             if self.trainer.world.is_main:
-                self.trainer.model.save_pretrained(self._name(epoch, metrics), self.tokenizer)
+                self.trainer.model.save_pretrained(self._name(place, metrics), self.tokenizer)
 
-    def _name(self, epoch: int, metrics: Metrics) -> str:
+    def _name(self, place: Mapping[str, int], metrics: Metrics) -> str:
+        place = {"epoch": place["epoch"]} if self.save_freq == "epoch" else place
         try:
-            return self.filepath.format(epoch=epoch + 1, **metrics)
+            return self.filepath.format(**place, **metrics)
         except (KeyError, IndexError, ValueError) as error:
             raise InputError(
                 f"ModelCheckpoint cannot fill the name '{self.filepath}' ({error});"
-                f" known are epoch, {', '.join(metrics)}, as in 'model_{{epoch:02d}}'"
+                f" known are {', '.join([*place, *metrics])}, as in 'model_{{epoch:02d}}'"
             ) from error
 
 
 class EarlyStopping(Callback):
     """Ends the run when `monitor` has not improved for `patience` epochs.
 
+    Whether more or less of a metric is better follows from its name; `mode` says it for others.
     With `best_folder` the weights of the best epoch are kept on disk as well, so that a resumed run can go back to an
     epoch before the interruption.
     """
@@ -105,10 +142,14 @@ class EarlyStopping(Callback):
         monitor: str = "val_loss",
         patience: int = 0,
         min_delta: float = 0.0,
-        mode: Literal["auto", "min", "max"] = "auto",
+        mode: Mode = "auto",
         restore_best_weights: bool = False,
         best_folder: str | Path | None = None,
+        **others: Any,
     ) -> None:
+        refuse_arguments(EarlyStopping, others, _STOPPING_INSTEAD)
+        if not isinstance(patience, int) or patience < 0:
+            raise InputError(f"patience is {patience!r}; it must be a number of epochs, 0 or more")
         self.patience = patience
         self.restore_best_weights = restore_best_weights
         self.best_folder = None if best_folder is None else Path(best_folder)
@@ -161,25 +202,65 @@ class EarlyStopping(Callback):
 
 
 class TensorBoard(Callback):
-    """Scalars for TensorBoard: per epoch, and with `update_freq="batch"` per log line too."""
+    """Scalars for TensorBoard: per epoch, and as `update_freq` says inside epochs.
 
-    def __init__(self, log_dir: str | Path = "logs", update_freq: Literal["epoch", "batch"] = "epoch") -> None:
+    `"batch"` writes the metrics of every step, an integer their means over so many steps, `"log"` the log lines
+    (`training.log_every_steps`). Nothing waits for the device: steps are written when a log line is due.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | Path = "logs",
+        update_freq: int | Literal["epoch", "batch", "log"] = "epoch",
+        **others: Any,
+    ) -> None:
+        refuse_arguments(TensorBoard, others, _TENSORBOARD_INSTEAD)
+        self.update_freq = _check_frequency("update_freq", update_freq, ("epoch", "batch", "log"))
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise InputError("TensorBoard needs an extra: pip install 'maskwright[track]'") from error
-        self.update_freq = update_freq
+        self._every = 1 if update_freq == "batch" else update_freq if isinstance(update_freq, int) else None
+        self._sums: Tensor | None = None
+        self._pending: list[tuple[int, float, Tensor]] = []
+        """Step, learning rate, and on the device the sums since the last one, behind them the gradient's norm."""
         self._writer = SummaryWriter(str(log_dir))
 
+    def on_train_begin(self) -> None:
+        self._sums, self._pending = None, []
+
+    def on_step_end(self, step: int) -> None:
+        if self._every is None:
+            return
+        result = self.trainer.last_result
+        sums = torch.where(result.skip > 0, 0.0, result.sums)
+        self._sums = sums if self._sums is None else self._sums + sums
+        if step % self._every == 0:
+            facts = torch.cat([self._sums, result.grad_norm.double().reshape(1)])
+            self._pending.append((step, self.trainer.learning_rate, facts))
+            self._sums = None
+        if len(self._pending) >= _MOST_PENDING:
+            self._write_steps()
+
     def on_log(self, metrics: Metrics) -> None:
-        if self.update_freq == "batch":
+        if self.update_freq == "log":
             self._write("step", metrics, int(metrics["step"]))
+        self._write_steps()
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
+        self._write_steps()
         self._write("epoch", metrics, epoch)
 
     def close(self) -> None:
+        self._write_steps()
         self._writer.close()
+
+    def _write_steps(self) -> None:
+        for step, learning_rate, facts in self._pending:
+            *sums, grad_norm = facts.tolist()
+            metrics = self.trainer.model.compute_metrics(sums)
+            self._write("step", {**metrics, "lr": learning_rate, "grad_norm": grad_norm}, step)
+        self._pending = []
 
     def _write(self, prefix: str, metrics: Metrics, step: int) -> None:
         for name, value in metrics.items():
@@ -187,12 +268,48 @@ class TensorBoard(Callback):
                 self._writer.add_scalar(f"{prefix}/{name}", value, step)
 
 
+_CHECKPOINT_INSTEAD = {
+    "verbose": _NO_SILENCE,
+    "save_weights_only": "a saved folder has the weights and the few lines that rebuild the model; leave it out",
+    "initial_value_threshold": "save_best_only starts with the first value; leave it out",
+    "options": "folders are written in one way; leave it out",
+    "period": "use save_freq with a number of steps",
+}
+_STOPPING_INSTEAD = {
+    "verbose": _NO_SILENCE,
+    "baseline": "the first epoch's value is the baseline; leave it out",
+    "start_from_epoch": "use a larger patience",
+    "early_stopping_patience": "use patience=",
+    "early_stopping_threshold": "use min_delta=",
+}
+_TENSORBOARD_INSTEAD = {
+    "histogram_freq": "weights are not written; override on_epoch_end of Callback",
+    "write_graph": "the graph is not written; leave it out",
+    "write_images": "weights are not written; leave it out",
+    "write_steps_per_second": "update_freq='log' writes tokens_per_s",
+    "profile_batch": "profile with torch.profiler around fit",
+    "embeddings_freq": "embeddings are not written; leave it out",
+    "embeddings_metadata": "embeddings are not written; leave it out",
+}
+
+
+def _check_frequency(name: str, value: Any, words: tuple[str, ...]) -> Any:
+    if value in words or (type(value) is int and value > 0):
+        return value
+    expected = " or ".join(f"'{word}'" for word in words)
+    raise InputError(f"{name} is {value!r}; expected {expected}, or a number of steps")
+
+
 class _Best:
     """The best value of one metric so far."""
 
-    def __init__(self, monitor: str, mode: Literal["auto", "min", "max"], min_delta: float = 0.0) -> None:
+    def __init__(self, monitor: str, mode: Mode, min_delta: float = 0.0) -> None:
+        if mode not in ("auto", "min", "max"):
+            raise InputError(f"mode is {mode!r}; expected 'min', 'max' or 'auto'")
         self.monitor = monitor
-        self._sign = -1.0 if mode == "max" or (mode == "auto" and monitor.endswith(("accuracy", "auc"))) else 1.0
+        known = _BETTER.get(str(monitor).rpartition("_")[2])
+        self._is_known = mode != "auto" or known is not None
+        self._sign = -1.0 if mode == "max" or (mode == "auto" and known == "max") else 1.0
         self._min_delta = abs(min_delta)
         self.reset()
 
@@ -205,11 +322,17 @@ class _Best:
         for value in history.get(self.monitor, []):
             self.improves({self.monitor: value})
 
-    def check(self, names: Sequence[str]) -> None:
-        """Refuse a metric that the run will not have, before it starts."""
+    def check(self, names: Sequence[str], hint: str = "") -> None:
+        """Refuse a metric that the run will not have, or of which it is not known what is better, before it starts."""
         if self.monitor not in names:
-            hint = "; give fit a validation set" if self.monitor.startswith("val_") else ""
+            has_validation = any(name.startswith("val_") for name in names)
+            if not hint and str(self.monitor).startswith("val_") and not has_validation:
+                hint = "; give fit a validation set"
             raise InputError(f"no metric '{self.monitor}' to watch, known are {', '.join(names)}{hint}")
+        if not self._is_known:
+            raise InputError(
+                f"whether more or less '{self.monitor}' is better is not known; say mode='max' or mode='min'"
+            )
 
     def improves(self, metrics: Metrics) -> bool:
         value = self._sign * metrics[self.monitor]

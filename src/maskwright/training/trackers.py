@@ -40,7 +40,7 @@ def build_trackers(
     In the run's `folder` they keep what a resumed run needs to go on in the same place.
     """
     kinds: dict[str, Callable[[], Callback]] = {
-        "tensorboard": lambda: TensorBoard(Path(folder) / "tensorboard", update_freq="batch"),
+        "tensorboard": lambda: TensorBoard(Path(folder) / "tensorboard", update_freq="log"),
         "wandb": lambda: WandB(name, folder, parameters),
         "mlflow": lambda: MLflow(name, folder, parameters),
         "trackio": lambda: Trackio(name, folder, parameters),

@@ -27,6 +27,8 @@ from maskwright.errors import InputError, RunError
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
+from maskwright.suggestions import refuse_arguments
+from maskwright.training import arguments
 from maskwright.training.batches import Batches, concatenate, count_batches, group_batches, iterate_batches
 from maskwright.training.budget import Budget
 from maskwright.training.builders import BuiltOptimizer
@@ -40,6 +42,7 @@ from maskwright.training.meter import Meter, StepRecord, describe_bad_steps
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.ramp import count_batches_per_step
 from maskwright.training.state import TrainingState
+from maskwright.training.step import StepResult
 from maskwright.training.writer import CheckpointWriter
 
 
@@ -57,6 +60,13 @@ class Trainer:
         seed: int = 0,
     ) -> None:
         """`mask_ratio` gives the ratio at a progress in [0, 1]; without it the model's own ratio stays."""
+        arguments.check_parts(model, optimizer=optimizer, schedule=schedule, training=training)
+        arguments.check_number("seed", seed)
+        if mask_ratio is not None and not callable(mask_ratio):
+            raise InputError(
+                f"mask_ratio is {mask_ratio!r}; expected a function of the progress in [0, 1]; a constant ratio is"
+                " set as model.mask_ratio"
+            )
         if isinstance(optimizer, BuiltOptimizer):
             schedule, optimizer = optimizer.schedule, optimizer.config
         self.model = model
@@ -66,6 +76,9 @@ class Trainer:
         self.state = TrainingState()
         self.history = History()
         self.first_step_s: float | None = None
+        self.last_result: StepResult
+        """Of the step that just ended, on the device, with its rate."""
+        self.learning_rate = 0.0
         self.stop_training = False
         self.received_signal = 0
         self.agreed_signal = 0
@@ -82,16 +95,24 @@ class Trainer:
         train: Batches,
         validation: Batches | None = None,
         epochs: int | None = None,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback] | Callback | None = (),
         initial_epoch: int | None = None,
-        verbose: bool = True,
+        verbose: bool | int | str = True,
+        *,
+        validation_data: Batches | None = None,
+        **others: Any,
     ) -> History:
         """Train until `epochs` or the budget of the configuration is reached.
+
+        `validation_data` is another name of `validation`.
 
         Each call is a run of its own, with its own schedule and history, on the weights and optimizer state there are;
         only after `load_checkpoint` it goes on with the run that was saved. `verbose` shows live progress. The model
         is left in evaluation mode, with the averaged weights where an average is kept.
         """
+        refuse_arguments(self.fit, others, arguments.FIT_INSTEAD)
+        validation = arguments.choose_validation(validation, validation_data)
+        callbacks = arguments.list_callbacks(callbacks)
         if verbose and not any(isinstance(callback, ProgressDisplay) for callback in callbacks):
             callbacks = [ProgressDisplay(), *callbacks]
         epochs = self.config.epochs if epochs is None else epochs
@@ -116,15 +137,25 @@ class Trainer:
             self.engine.placed.scatter()  # a callback may have gone back to other weights
         return self.history
 
+    def evaluate(self, batches: Batches) -> dict[str, float]:
+        """The model's metrics on held-out batches, under masks that are the same each time."""
+        arguments.check_batches("batches", batches)
+        with self.averaged_weights():
+            found = evaluate(
+                self.model, iterate_batches(batches, world=self.world), placed=self.engine.placed, world=self.world
+            )
+        return found.metrics
+
     def save_checkpoint(
         self,
-        folder: Path,
+        folder: str | Path,
         tokenizer: Any = None,
         retention: Retention | None = None,
         *,
         background: bool = False,
     ) -> Path:
         """Write `folder/step-N`; all processes call it, one writes. In the background a failure is a warning."""
+        folder = Path(folder)
         if self._meter is not None:
             self._meter.fetch()
         self._writer.finish()  # before the copies are made, so that memory holds those of one checkpoint
@@ -133,15 +164,15 @@ class Trainer:
             self._writer.write(folder, snapshot, retention, background)
         return folder / f"step-{self.state.step}"
 
-    def load_checkpoint(self, checkpoint: Path) -> None:
+    def load_checkpoint(self, checkpoint: str | Path) -> None:
         """Go on from a checkpoint: the next `fit` continues where it was taken."""
-        stored = self.engine.load(checkpoint, optimizer="kept")
+        stored = self.engine.load(Path(checkpoint), optimizer="kept")
         self.state, self.history = stored.state, stored.history
         self._is_resuming = True
 
-    def continue_from(self, checkpoint: Path, optimizer: Literal["fresh", "kept"] = "fresh") -> None:
+    def continue_from(self, checkpoint: str | Path, optimizer: Literal["fresh", "kept"] = "fresh") -> None:
         """Take a checkpoint's weights, and optimizer state if `kept`, into a run of its own with a new schedule."""
-        self.engine.load(checkpoint, optimizer)
+        self.engine.load(Path(checkpoint), optimizer)
 
     def roll_back(self, checkpoint: Path) -> None:
         """Return to a checkpoint's weights, optimizer and step; the batches since then are not seen again."""
@@ -157,6 +188,12 @@ class Trainer:
         """Inside, the model has the weights that count: the averaged ones where an average is kept."""
         return self.engine.averaged_weights()
 
+    def measure_epoch(self) -> dict[str, float]:
+        """The model's metrics over the epoch so far; this waits for the device."""
+        if self._meter is not None:
+            self._meter.fetch()
+        return self.model.compute_metrics(self.state.epoch_sums or [0.0] * self.model.num_sums)
+
     def warn(self, message: str) -> None:
         """Tell all callbacks of something that asks for the user's attention."""
         for callback in self._callbacks:
@@ -168,6 +205,11 @@ class Trainer:
 
     def _begin(self, train: Batches, validation: Batches | None, epochs: int, initial_epoch: int | None) -> None:
         initial_epoch = self.config.initial_epoch if initial_epoch is None else initial_epoch
+        arguments.check_number("epochs", epochs)
+        arguments.check_number("initial_epoch", initial_epoch)
+        arguments.check_batches("train", train)
+        if validation is not None:
+            arguments.check_batches("validation", validation)
         if epochs <= initial_epoch:
             raise InputError(f"epochs is {epochs}, initial_epoch {initial_epoch}; epochs must be the larger")
         limit, row_length = find_max_length(self.model.encoder), getattr(train, "row_length", 0)
@@ -214,6 +256,7 @@ class Trainer:
                 self.first_step_s = time.monotonic() - step_begun_s
                 if self.engine.is_compiled:  # compiling is not training, schedules would lose their beginning to it
                     begun_s += self.first_step_s
+            self.last_result, self.learning_rate = result, learning_rate
             meter.add(result, StepRecord(state.step, learning_rate, batch.sample_ids))
             state.step += 1
             state.batch_in_epoch += len(group)
@@ -266,7 +309,7 @@ class Trainer:
         return any(interval and self.state.step % interval == 0 for interval in intervals)
 
     def _end_epoch(self, validation: Batches | None, epochs: int) -> dict[str, float]:
-        metrics = self.model.compute_metrics(self.state.epoch_sums or [0.0] * self.model.num_sums)
+        metrics = self.measure_epoch()
         if validation is not None:
             metrics |= self._evaluate(validation)
         self.history.append(metrics)
