@@ -39,13 +39,7 @@ def main() -> float:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    model = mw.MaskedLanguageModel(
-        encoder,
-        vocab_size=tokenizer.vocab_size,
-        mask_token_id=tokenizer.mask_token_id,
-        special_token_ids=tokenizer.all_special_ids,
-        mask_ratio=0.3,
-    )
+    model = mw.MaskedLanguageModel(encoder, tokenizer=tokenizer, mask_ratio=0.3)
 
     # 4. Training: every epoch hides other words, and the loss counts those alone.
     trainer = mw.Trainer(model, mw.OptimizerConfig(learning_rate=2e-3), mw.ScheduleConfig(warmup_share=0.05))

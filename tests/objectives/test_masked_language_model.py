@@ -12,7 +12,7 @@ from transformers import BertModel, DistilBertConfig, DistilBertModel
 
 import maskwright as mw
 from maskwright.batch import PackedBatch, from_padded
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.objectives.loss import compute_loss_sums, gather_labelled
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from tolerances import assert_rounded, count_terms
@@ -119,6 +119,51 @@ def test_custom_model_is_saved_and_loaded_around_a_new_encoder(tmp_path):
     ids = torch.randint(5, V, (2, 7))
     assert torch.equal(loaded(ids).logits, model(ids).logits)
     assert loaded.is_tied
+
+
+def first_loss(model: MaskedLanguageModel) -> float:
+    ids = torch.randint(5, model.vocab_size, (8, 64), generator=torch.Generator().manual_seed(3))
+    inputs, labels, _ = model.eval()._mask_tokens({"input_ids": ids}, epoch=0)
+    with torch.no_grad():
+        return model(**inputs, labels=labels).loss.item()
+
+
+def build_wide(std: float = 1.0) -> nn.Module:
+    torch.manual_seed(0)
+    encoder = CustomEncoder(2000, 256)
+    nn.init.normal_(encoder.embedding.weight, std=std)
+    return encoder
+
+
+def test_a_table_that_would_spoil_the_first_loss_is_not_tied_unasked():
+    guessing = math.log(2000)
+    encoder = build_wide()
+    table = encoder.embedding.weight.detach().clone()
+    with pytest.warns(InputWarning, match=r"loss would start at 5\d\.\d, where guessing has 7\.6") as caught:
+        model = MaskedLanguageModel(encoder, 2000, mask_token_id=4, special_token_ids=SPECIALS)
+    assert len(caught) == 1
+    assert not model.is_tied
+    assert torch.equal(encoder.embedding.weight, table)
+    # An output of standard deviation 0.02 spreads logits by 0.02 * sqrt(256), which adds half the square of that.
+    assert first_loss(model) == pytest.approx(guessing + 0.5 * 0.02**2 * 256, abs=0.2)
+
+
+def test_how_a_table_is_tied_can_be_chosen(recwarn):
+    tied = MaskedLanguageModel(build_wide(), 2000, mask_token_id=4, tie_word_embeddings=True)
+    assert tied.is_tied
+    assert first_loss(tied) > 40
+    assert not MaskedLanguageModel(build_wide(), 2000, mask_token_id=4, tie_word_embeddings=False).is_tied
+    assert MaskedLanguageModel(build_wide(std=0.1), 2000, mask_token_id=4).is_tied
+    assert not recwarn.list
+
+
+def test_an_untied_model_is_loaded_without_a_word(tmp_path, recwarn):
+    model = MaskedLanguageModel(build_wide(), 2000, mask_token_id=4, tie_word_embeddings=False).eval()
+    model.save_pretrained(tmp_path)
+    loaded = MaskedLanguageModel.from_pretrained(tmp_path, encoder=build_wide(std=2.0))
+    ids = torch.randint(5, 2000, (2, 7))
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    assert not recwarn.list
 
 
 class NoHiddenSize(nn.Module):

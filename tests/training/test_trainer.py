@@ -351,3 +351,48 @@ def test_validation_leaves_training_as_it_was(build_model, build_loader):
 def test_unknown_device_is_refused(build_model):
     with pytest.raises(InputError, match=r"training\.device is 'gpu'"):
         Trainer(build_model(), training=TrainingConfig(device="gpu"))
+
+
+class Listener(Recorder):
+    def __init__(self):
+        super().__init__()
+        self.warnings = []
+
+    def on_warning(self, message):
+        self.warnings.append(message)
+
+
+def test_an_epoch_that_chose_no_token_has_figures_and_one_warning(build_model):
+    """Of one token at 40% many epochs choose none, and the fixed masks of the evaluation, at 15%, never do."""
+    listener, model = Listener(), build_model(mask_ratio=0.4)
+    trainer = build_trainer(model, log_every_steps=1)
+    batch = {"input_ids": torch.tensor([[2, 30, 3]]), "sample_ids": torch.tensor([0])}
+    history = trainer.fit([batch], [batch], epochs=8, callbacks=[listener], verbose=False).history
+    chosen = [int(model.corrupt(as_packed(batch), 0, epoch).counts) for epoch in range(8)]
+    assert 0 < sum(chosen) < 8
+    assert set(history) == {"loss", "mlm_accuracy", "val_loss", "val_mlm_accuracy"}
+    assert all(math.isfinite(value) and len(series) == 8 for series in history.values() for value in series)
+    assert len(listener.lines) == sum(chosen)
+    assert all(math.isfinite(line["loss"]) for line in listener.lines)
+    training, validation = sorted(listener.warnings, key=lambda message: "validation" in message)
+    assert "none of the 1 tokens of the training data was chosen" in training
+    assert "none of the 1 tokens of the validation data was chosen" in validation
+
+
+@pytest.mark.parametrize("which", ["training", "validation"])
+def test_data_without_a_token_to_mask_is_refused(build_model, build_loader, which):
+    specials = [torch.tensor([[2, 1, 1, 3]])]
+    train, validation = (specials, None) if which == "training" else (build_loader(), specials)
+    with pytest.raises(InputError, match=f"no token of the {which} data can be asked for"):
+        build_trainer(build_model()).fit(train, validation, epochs=2, verbose=False)
+
+
+@pytest.mark.parametrize("wrong_id", [-1, 60])
+def test_ids_that_the_model_does_not_have_are_named(build_model, wrong_id):
+    batch = torch.tensor([[2, 30, wrong_id, 3]])
+    trainer = build_trainer(build_model())
+    with pytest.raises(InputError, match=rf"the token id {wrong_id}, the model's vocab_size is 60 \(ids 0 to 59\)"):
+        trainer.fit([batch], epochs=1, verbose=False)
+    assert trainer.state.step == 0
+    with pytest.raises(InputError, match=f"the token id {wrong_id}"):
+        evaluate(build_model(), [as_packed(batch)])

@@ -9,14 +9,14 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.batch import PackedBatch
 from maskwright.data.assembly import BatchAssembler, SpecialIds
-from maskwright.data.order import EpochOrder
+from maskwright.data.order import EpochOrder, Rows
 from maskwright.data.pair_assembly import PairAssembler
 from maskwright.data.pairs import MIN_PAIR_TOKENS, NUM_PAIR_SPECIALS, PairDraws, Pairing
 from maskwright.data.prefetch import prefetch
@@ -35,7 +35,8 @@ class PackedLoader:
 
     `rows_per_batch` counts the rows of all ranks together: a rank gets its share of every batch, so what a batch holds
     does not depend on the number of ranks. `with_words` adds `word_starts` to the batches, for masking by words;
-    `pairing` makes samples pairs of segments, with `token_type_ids` and `pair_labels`.
+    `pairing` makes samples pairs of segments, with `token_type_ids` and `pair_labels`. A trainer compares the
+    `tokenizer` that the ids come from with its model.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class PackedLoader:
         pin_memory: bool = False,
         with_words: bool = False,
         pairing: Pairing | None = None,
+        tokenizer: Any = None,
     ) -> None:
         shortest_row = NUM_SPECIALS + 1 if pairing is None else NUM_PAIR_SPECIALS + MIN_PAIR_TOKENS
         if row_length < shortest_row:
@@ -66,6 +68,7 @@ class PackedLoader:
         self.shards = StoresInMemory([store]) if isinstance(store, TokenStore) else store
         if not self.shards.num_tokens:
             raise InputError("the corpus holds no tokens; there is nothing to train on")
+        self.tokenizer = tokenizer
         self.row_length = row_length
         self.rows_per_batch = rows_per_batch
         self.seed = seed
@@ -102,6 +105,19 @@ class PackedLoader:
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[PackedBatch]:
         """The batches of one epoch from `start_batch` on, built ahead in the background."""
         return prefetch(self._batches(epoch, start_batch))
+
+    def for_epoch(self, epoch: int) -> PackedLoader:
+        """The loader that holds what an epoch shows."""
+        return self
+
+    def locate_rows(self, epoch: int) -> Rows:
+        """Where all rows of an epoch are, in its order."""
+        order = self._order(epoch)
+        return order.locate(0, order.num_rows)
+
+    def build_rows(self, rows: Rows, epoch: int) -> PackedBatch:
+        """A batch of located rows."""
+        return self._assemble(self._build_assembler(rows.shape[1], epoch), *rows)
 
     def for_rank(self, rank: int, world_size: int) -> Self:
         """The same loader for one of several processes."""

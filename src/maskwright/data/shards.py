@@ -132,8 +132,12 @@ class PreparedShards:
     def num_tokens(self) -> int:
         return sum(info.num_tokens for info in self.infos)
 
+    @property
+    def has_words(self) -> bool:
+        return all(info.words_sha256 is not None for info in self.infos)
+
     def check_words(self) -> None:
-        if any(info.words_sha256 is None for info in self.infos):
+        if not self.has_words:
             raise InputError(
                 f"{self.folder} was prepared without word boundaries, which masking by words needs; prepare it again"
                 " with --overwrite, or set masking.strategy=token"

@@ -4,8 +4,74 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from maskwright.errors import InputError
+from maskwright.text.tokenizer import Tokenizer, as_tokenizer
+
+BERT_MASK_TOKEN_ID = 103
+
+
+class Vocabulary(NamedTuple):
+    """The ids that a model works with."""
+
+    size: int
+    mask_token_id: int
+    special_token_ids: Sequence[int]
+
+
+def settle_vocabulary(
+    tokenizer: Any,
+    vocab_size: int | None,
+    mask_token_id: int | None,
+    special_token_ids: Sequence[int],
+    num_embedded: int | None,
+) -> Vocabulary:
+    """What is given, and what the tokenizer knows of the rest; that they contradict each other is an `InputError`.
+
+    `num_embedded` is the encoder's number of tokens where it tells; a few spare ones are as good.
+    """
+    if tokenizer is None:
+        if vocab_size is None:
+            raise InputError("vocab_size is missing; give the tokenizer's vocab_size, or the tokenizer itself")
+        return Vocabulary(vocab_size, BERT_MASK_TOKEN_ID if mask_token_id is None else mask_token_id, special_token_ids)
+    tokenizer = as_tokenizer(tokenizer)
+    settled = Vocabulary(
+        max(tokenizer.vocab_size, num_embedded or 0) if vocab_size is None else vocab_size,
+        tokenizer.mask_token_id if mask_token_id is None else mask_token_id,
+        sorted({*special_token_ids, *tokenizer.all_special_ids}),
+    )
+    check_tokenizer(tokenizer, *settled)
+    return settled
+
+
+def check_tokenizer(
+    tokenizer: Tokenizer, vocab_size: int, mask_token_id: int, special_token_ids: Sequence[int]
+) -> None:
+    """Compare a model's ids with those of the tokenizer of its data."""
+    check_tokenizer_size(tokenizer, vocab_size)
+    if mask_token_id != tokenizer.mask_token_id:
+        raise InputError(
+            f"the model's mask_token_id is {mask_token_id}, which is '{tokenizer.token(mask_token_id)}' to the"
+            f" tokenizer; its mask token is '{tokenizer.mask_token}', {tokenizer.mask_token_id}: give the model"
+            f" tokenizer=... or mask_token_id={tokenizer.mask_token_id}"
+        )
+    around = dict.fromkeys([tokenizer.cls_token_id, tokenizer.sep_token_id])
+    unprotected = [token_id for token_id in around if token_id not in special_token_ids]
+    if unprotected:
+        named = " and ".join(f"'{tokenizer.token(token_id)}' ({token_id})" for token_id in unprotected)
+        raise InputError(
+            f"the model would mask {named}, which the tokenizer puts around texts: its special_token_ids are"
+            f" {list(special_token_ids)}; give the model tokenizer=... or special_token_ids={tokenizer.all_special_ids}"
+        )
+
+
+def check_tokenizer_size(tokenizer: Tokenizer, vocab_size: int) -> None:
+    if tokenizer.vocab_size > vocab_size:
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the model's vocab_size is {vocab_size}; use the model's"
+            f" tokenizer, or build the encoder and the model with vocab_size={tokenizer.vocab_size}"
+        )
 
 
 def check_vocabulary(vocab_size: int, mask_token_id: int, special_token_ids: Sequence[int]) -> None:

@@ -16,8 +16,10 @@ from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch
 from maskwright.models.encoder import PackedEncoder
+from maskwright.objectives.arguments import check_tokenizer_size
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.next_tokens import ask_next_tokens
+from maskwright.text.tokenizer import Tokenizer
 
 
 class CausalLanguageModel(MaskedLanguageModel):
@@ -32,7 +34,7 @@ class CausalLanguageModel(MaskedLanguageModel):
     predicts_next = True
     evaluates_causally = True
 
-    def __init__(self, encoder: nn.Module, vocab_size: int, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, encoder: nn.Module, vocab_size: int | None = None, *arguments: Any, **settings: Any) -> None:
         check_can_be_causal(encoder)
         super().__init__(encoder, vocab_size, *arguments, **settings)
 
@@ -41,6 +43,10 @@ class CausalLanguageModel(MaskedLanguageModel):
     ) -> CorruptedBatch:
         """The batch as it is; every token's label is the one after it."""
         return ask_next_tokens(batch)
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Nothing is masked, so it is the number of tokens alone that counts."""
+        check_tokenizer_size(tokenizer, self.vocab_size)
 
     def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
         return self.corrupt(batch, seed, 0)

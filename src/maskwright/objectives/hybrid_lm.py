@@ -35,7 +35,7 @@ class HybridLanguageModel(MaskedLanguageModel):
     def __init__(
         self,
         encoder: nn.Module,
-        vocab_size: int,
+        vocab_size: int | None = None,
         *arguments: Any,
         causal_share: float | Callable[[float], float] = 0.5,
         shifts_masks: bool = True,

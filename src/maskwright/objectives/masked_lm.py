@@ -5,15 +5,18 @@ B rows, S row length, D width, M masked slots, V vocabulary.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
 from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy, TokenMasker
@@ -33,14 +36,26 @@ from maskwright.objectives.objective import Objective
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.objectives.vocabulary_loss import compute_loss_in_parts
 from maskwright.suggestions import suggest
+from maskwright.text.tokenizer import Tokenizer
+
+_MAX_LOSS_OF_TYING = 12.0
+"""How far above the loss of guessing a model may start for its output to be tied unasked: a table's standard deviation
+may be 0.3 at a width of 256 and 0.19 at 768, ten times what new ones of ours have; that of `nn.Embedding` is 1."""
+_NUM_TRIED_STATES = 16
+_TRIAL_SEED = 0x7461626C65
+"""One that nobody draws a table with: the same numbers in states and table would look like an answer that is known."""
 
 
 class MaskedLanguageModel(Objective):
     """A masked-language-model head and objective around any encoder.
 
     The encoder needs `hidden_size` and must return `last_hidden_state` of shape (batch, length, hidden_size). The
-    output projection shares the encoder's embedding table where the two have the same shape. An `mlm_head` of another
-    library's model takes the place of ours, as that library tied it.
+    output projection shares the encoder's embedding table where the two have the same shape, unless the table is so
+    large that the first loss would be far above that of guessing; `tie_word_embeddings` decides it. An `mlm_head` of
+    another library's model takes the place of ours, as that library tied it.
+
+    A `tokenizer` (an object, a file or a folder) tells `vocab_size`, `mask_token_id` and which tokens are special;
+    `special_token_ids` are then further ones that are never masked. Without it `mask_token_id` is BERT's, 103.
     """
 
     num_figures = 1
@@ -52,9 +67,9 @@ class MaskedLanguageModel(Objective):
     def __init__(
         self,
         encoder: nn.Module,
-        vocab_size: int,
+        vocab_size: int | None = None,
         mask_ratio: float = 0.15,
-        mask_token_id: int = 103,
+        mask_token_id: int | None = None,
         random_token_ratio: float = 0.1,
         unchanged_ratio: float = 0.1,
         special_token_ids: Sequence[int] = (),
@@ -63,16 +78,21 @@ class MaskedLanguageModel(Objective):
         mlm_head_dropout: float = 0.1,
         layer_norm_eps: float = 1e-12,
         *,
-        tie_word_embeddings: bool = True,
+        tie_word_embeddings: bool | None = None,
         selection: Selection = "exact",
         seed: int = 0,
         strategy: Strategy = "token",
         span_p: float = DEFAULT_SPAN_P,
         span_max_words: int = DEFAULT_SPAN_MAX_WORDS,
         mlm_head: TransformersHead | None = None,
+        tokenizer: Any = None,
     ) -> None:
         super().__init__()
         check_has_weights(encoder)
+        num_embedded = encoder.vocab_size if isinstance(encoder, PackedEncoder) else None
+        vocab_size, mask_token_id, special_token_ids = arguments.settle_vocabulary(
+            tokenizer, vocab_size, mask_token_id, special_token_ids, num_embedded
+        )
         _check_arguments(locals())
         _check_embedding(encoder, vocab_size)
         self.vocab_size = vocab_size
@@ -102,7 +122,7 @@ class MaskedLanguageModel(Objective):
         else:
             self.mlm_dropout = Dropout(mlm_head_dropout)
 
-    def _build_head(self, dropout: float, norm_eps: float, is_tied: bool) -> None:
+    def _build_head(self, dropout: float, norm_eps: float, ties: bool | None) -> None:
         encoder, hidden_size = self.encoder, find_hidden_size(self.encoder)
         head_size = encoder.embedding_size if isinstance(encoder, PackedEncoder) else hidden_size
         self.mlm_dense = nn.Linear(hidden_size, head_size, bias=getattr(encoder, "mlm_head_bias", True))
@@ -113,7 +133,9 @@ class MaskedLanguageModel(Objective):
         for part in (self.mlm_dense, self.mlm_norm, self.mlm_output):
             init_weights(part, self.initializer_range)
         embedding = find_input_embedding(encoder)
-        if is_tied and embedding is not None and embedding.weight.shape == self.mlm_output.weight.shape:
+        if ties is False or embedding is None or embedding.weight.shape != self.mlm_output.weight.shape:
+            return
+        if ties or isinstance(encoder, PackedEncoder) or _may_be_tied(embedding.weight, encoder):
             self.mlm_output.weight = embedding.weight
 
     @property
@@ -137,6 +159,10 @@ class MaskedLanguageModel(Objective):
     @property
     def mask_token_id(self) -> int:
         return self.masker.mask_token_id
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Refuse data of a tokenizer with other ids, or one whose special tokens would be masked."""
+        arguments.check_tokenizer(tokenizer, self.vocab_size, self.mask_token_id, self.special_token_ids)
 
     @property
     def token_masker(self) -> TokenMasker:
@@ -311,6 +337,34 @@ def _check_arguments(given: Mapping[str, Any]) -> None:
     activation = given["mlm_head_activation"]
     if activation not in ACTIVATIONS:
         raise InputError(f"no activation '{activation}' for mlm_head_activation{suggest(activation, ACTIVATIONS)}")
+
+
+def _may_be_tied(table: Tensor, encoder: nn.Module) -> bool:
+    """Whether a model around a table that is not ours would start near the loss of guessing; a warning if not."""
+    if table.is_meta:
+        return True
+    first_loss, guessing = _measure_first_loss(table), math.log(len(table))
+    if first_loss <= guessing + _MAX_LOSS_OF_TYING:
+        return True
+    warnings.warn(
+        f"the embedding table of {type(encoder).__name__} (standard deviation {table.detach().std():.2g}) is too large"
+        f" to be tied to the output: the loss would start at {first_loss:.1f}, where guessing has {guessing:.1f}; so"
+        " the output got weights of its own and the table stays as it is. Choose with tie_word_embeddings=False (as"
+        " now) or True (tied nevertheless)",
+        InputWarning,
+        stacklevel=4,
+    )
+    return False
+
+
+@torch.no_grad()
+def _measure_first_loss(table: Tensor) -> float:
+    """The loss of answers that know nothing, at the output of a new head over a table (V, D)."""
+    width = table.shape[1]
+    states = torch.randn(_NUM_TRIED_STATES, width, generator=torch.Generator().manual_seed(_TRIAL_SEED))
+    features = F.layer_norm(states, (width,)).to(table.device, table.dtype)
+    logits = (features @ table.T).float()
+    return float((logits.logsumexp(-1) - logits.mean(-1)).mean())
 
 
 def _check_embedding(encoder: nn.Module, vocab_size: int) -> None:

@@ -14,8 +14,10 @@ from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch, TokenMasker
 from maskwright.models.compilation import LayerCompiler
 from maskwright.models.encoder import PackedEncoder
+from maskwright.objectives import arguments
 from maskwright.objectives.loss import LossSums
 from maskwright.objectives.snapshot import ModelSnapshot
+from maskwright.text.tokenizer import Tokenizer
 
 _KERAS_COMPILE = {"optimizer", "loss", "metrics", "loss_weights", "run_eagerly", "steps_per_execution", "jit_compile"}
 
@@ -68,6 +70,10 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def load_weights(self, folder: Path) -> None:
         """Fill this model from a saved one of the same shape."""
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Refuse data whose tokenizer does not fit the model."""
+        arguments.check_tokenizer_size(tokenizer, self.vocab_size)
 
     @property
     def is_recordable(self) -> bool:

@@ -30,6 +30,7 @@ from maskwright.objectives.ranking import NUM_BINS, compute_auc, count_scores
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.objectives.token_sampling import draw_uniform, sample_tokens
 from maskwright.randomness import Stream, compute_key
+from maskwright.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +68,9 @@ class ReplacedTokenDetection(Objective):
     def __init__(
         self,
         encoder: PackedEncoder,
-        vocab_size: int,
+        vocab_size: int | None = None,
         mask_ratio: float = 0.15,
-        mask_token_id: int = 103,
+        mask_token_id: int | None = None,
         random_token_ratio: float = 0.0,
         unchanged_ratio: float = 0.15,
         special_token_ids: Sequence[int] = (),
@@ -86,11 +87,17 @@ class ReplacedTokenDetection(Objective):
         strategy: Strategy = "token",
         span_p: float = DEFAULT_SPAN_P,
         span_max_words: int = DEFAULT_SPAN_MAX_WORDS,
+        tokenizer: Any = None,
     ) -> None:
         """`generator_size` is a share of the encoder's attention heads and widths; `generator_layers` are as many as
         the encoder's by default. A `temperature` above 1 makes replacements more varied; `seed` is that of `propose`.
+        A `tokenizer` tells the ids, as in `MaskedLanguageModel`.
         """
         super().__init__()
+        find_family_class(encoder)
+        vocab_size, mask_token_id, special_token_ids = arguments.settle_vocabulary(
+            tokenizer, vocab_size, mask_token_id, special_token_ids, encoder.vocab_size
+        )
         _check_arguments(locals())
         self.vocab_size = vocab_size
         self.special_token_ids = tuple(sorted({int(token_id) for token_id in special_token_ids}))
@@ -148,6 +155,9 @@ class ReplacedTokenDetection(Objective):
     @property
     def token_masker(self) -> TokenMasker:
         return self.masker.token_masker
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        arguments.check_tokenizer(tokenizer, self.vocab_size, self.mask_token_id, self.special_token_ids)
 
     @property
     def is_recordable(self) -> bool:
@@ -268,7 +278,6 @@ def _make_replaceable(masked: CorruptedBatch, seed: int, epoch: int) -> Replacea
 
 
 def _check_arguments(given: Mapping[str, Any]) -> None:
-    find_family_class(given["encoder"])
     arguments.check_vocabulary(given["vocab_size"], given["mask_token_id"], given["special_token_ids"])
     arguments.check_corruption(given["random_token_ratio"], given["unchanged_ratio"], given["selection"])
     arguments.check_head_dropout(given["mlm_head_dropout"])

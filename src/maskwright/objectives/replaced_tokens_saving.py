@@ -28,6 +28,9 @@ from maskwright.text.tokenizer import as_tokenizer
 OTHERS_FILE = "replaced_tokens.safetensors"
 _SETTINGS_KEY = "replaced_tokens"
 _ENCODER = "encoder."
+_NOT_SETTINGS = ("encoder", "tokenizer")
+_NUMBERS = ("vocab_size", "mask_token_id", "generator_layers")
+"""Settings whose default does not say that they are numbers."""
 
 
 def snapshot_replaced_tokens(model: ReplacedTokenDetection, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
@@ -96,14 +99,14 @@ def _read_settings(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Arguments of the constructor; names we do not know are left aside, values of a wrong type refused."""
     known = inspect.signature(ReplacedTokenDetection).parameters
     stored = read_own_settings(config, _SETTINGS_KEY)
-    settings = {name: value for name, value in stored.items() if name in known and name != "encoder"}
+    settings = {name: value for name, value in stored.items() if name in known and name not in _NOT_SETTINGS}
     if "vocab_size" not in settings:
         raise InputError(
             f"{folder / CONFIG_FILE} describes no replaced-token detection; load its encoder with BERT.from_pretrained"
             " or ModernBERT.from_pretrained and wrap it in a new ReplacedTokenDetection"
         )
     for name, value in settings.items():
-        is_number = isinstance(known[name].default, int | float) or name in ("vocab_size", "generator_layers")
+        is_number = isinstance(known[name].default, int | float) or name in _NUMBERS
         if not isinstance(value, (int, float) if is_number else (str, list)) or isinstance(value, bool):
             raise InputError(f"{folder / CONFIG_FILE}: '{name}' is {value!r}, which is no setting of a model")
     return settings

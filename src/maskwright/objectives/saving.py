@@ -41,8 +41,8 @@ CUSTOM_TYPE = "maskwright_custom"
 _OUTPUT_WEIGHT = "mlm_output.weight"
 _BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
 """In old files; they are no weights."""
-_NOT_SETTINGS = ("encoder", "mlm_head", "tie_word_embeddings")
-"""Arguments of the constructor that are made of weights."""
+_NOT_SETTINGS = ("encoder", "mlm_head", "tie_word_embeddings", "tokenizer")
+"""Arguments of the constructor that are made of weights, or tell what other settings do."""
 
 
 def snapshot_masked_lm(model: MaskedLanguageModel, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
@@ -285,6 +285,6 @@ def _read_settings(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def _is_setting(name: str, value: Any, default: Any) -> bool:
     if name == "special_token_ids":
         return isinstance(value, list) and all(type(item) is int for item in value)
-    if name == "vocab_size" or type(default) is int:
+    if name in ("vocab_size", "mask_token_id") or type(default) is int:
         return type(value) is int
     return type(value) in ((int, float) if isinstance(default, float) else (str,))

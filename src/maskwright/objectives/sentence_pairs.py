@@ -70,7 +70,9 @@ class SentencePairModel(MaskedLanguageModel):
 
     num_figures = 2
 
-    def __init__(self, encoder: nn.Module, vocab_size: int, *, pair_weight: float = 1.0, **settings: Any) -> None:
+    def __init__(
+        self, encoder: nn.Module, vocab_size: int | None = None, *, pair_weight: float = 1.0, **settings: Any
+    ) -> None:
         super().__init__(encoder, vocab_size, **settings)
         if not 0.0 < pair_weight < float("inf"):
             raise InputError(f"pair_weight is {pair_weight}; it must be positive, BERT and ALBERT used 1")

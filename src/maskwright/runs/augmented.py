@@ -24,8 +24,11 @@ class AugmentedLoader(PackedLoader):
         super().__init__(self._shards_of(options["seed"], epoch=0), **options)
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[PackedBatch]:
+        return self.for_epoch(epoch).epoch(epoch, start_batch)
+
+    def for_epoch(self, epoch: int) -> PackedLoader:
         loader = PackedLoader(self._shards_of(self.seed, epoch), **self._options)
-        return loader.for_rank(self.rank, self.world_size).epoch(epoch, start_batch)
+        return loader.for_rank(self.rank, self.world_size)
 
     def _shards_of(self, seed: int, epoch: int) -> Shards:
         sample = 0

@@ -30,7 +30,7 @@ from maskwright.models.pretrained import resolve_folder
 from maskwright.runs.augmented import AugmentedLoader
 from maskwright.runs.pair_texts import encode_pairs, warn_of_losses
 from maskwright.runs.texts import Documents, Say, read_documents
-from maskwright.sections.data import QualityConfig, build_sources
+from maskwright.sections.data import AugmentationConfig, QualityConfig, build_sources
 from maskwright.text.encoding import encode_corpus
 from maskwright.text.text_pairs import Document, TextPair, list_texts
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer
@@ -61,19 +61,46 @@ def _read_texts(config: Config, kept_tokenizer: Path | None, warn: Say) -> Train
     documents = read_documents(config, warn)
     tokenizer = get_tokenizer(config, [text for texts in documents.train for text in texts], kept_tokenizer)
     weights = [source.weight for source in build_sources(config.data.train)]
-    shared = _loader_options(config, tokenizer) | ({"pairing": GivenPairs()} if documents.are_pairs else {})
-
-    def encode(texts: Sequence[Sequence[str]]) -> Shards:
-        return StoresInMemory([_encode(tokenizer, one, shared) for one in texts], weights)
-
-    options = shared | {"shuffle": True}
-    if config.augmentation.probability:
-        train: PackedLoader = AugmentedLoader(documents.train, encode, config.augmentation, **options)
-    else:
-        train = PackedLoader(encode(documents.train), **options)
-    validation = PackedLoader(_encode(tokenizer, documents.validation, shared), **shared, shuffle=False)
+    options = _loader_options(config, tokenizer) | ({"pairing": GivenPairs()} if documents.are_pairs else {})
+    train = _pack(documents.train, weights, config.augmentation, **options, shuffle=True)
+    validation = _pack([documents.validation], **options, shuffle=False)
     warn_of_losses([train.shards, validation.shards], config.data.max_length, warn)
     return TrainingData(tokenizer, train, validation, _hash_texts(documents, tokenizer))
+
+
+def _pack(
+    texts: Sequence[Sequence[str]],
+    weights: Sequence[float] = (1.0,),
+    augmentation: AugmentationConfig | None = None,
+    **options: Any,
+) -> PackedLoader:
+    """A loader over the texts of each source; of pairs, the first and the second text by turns."""
+    tokenizer: Tokenizer = options["tokenizer"]
+
+    def encode(texts: Sequence[Sequence[str]]) -> Shards:
+        return StoresInMemory([_encode(tokenizer, one, options) for one in texts], weights)
+
+    if augmentation is not None and augmentation.probability:
+        loader: PackedLoader = AugmentedLoader(texts, encode, augmentation, **options)
+    else:
+        loader = PackedLoader(encode(texts), **options)
+    _check_maskable(loader.shards, tokenizer)
+    return loader
+
+
+def _check_maskable(shards: Shards, tokenizer: Tokenizer) -> None:
+    """Refuse text of which nothing can be learnt: special tokens, that for unknown words among them, are not masked."""
+    stores = (shards.store(shard) for shard in range(shards.num_shards))
+    counts = np.sum([store.count_ids(tokenizer.vocab_size) for store in stores], axis=0)
+    is_special = np.isin(np.arange(len(counts)), tokenizer.all_special_ids)
+    if counts[~is_special].any():
+        return
+    commonest = int(counts.argmax())
+    raise InputError(
+        f"none of the {counts.sum():,} tokens of the text can be masked: all are special ones,"
+        f" {counts[commonest]:,} of them '{tokenizer.token(commonest)}'; give a tokenizer that knows this text, or"
+        " train one on it"
+    )
 
 
 def _open_prepared(config: Config, folder: Path) -> TrainingData:
@@ -81,11 +108,7 @@ def _open_prepared(config: Config, folder: Path) -> TrainingData:
         raise InputError(f"augmentation works on text, {folder} holds token ids; give the texts as data.train")
     tokenizer = load_tokenizer(folder / TOKENIZER_FOLDER)
     if config.tokenizer.path is not None:
-        given = open_tokenizer(config.tokenizer.path)
-        if given.backend.to_str() != tokenizer.backend.to_str():
-            raise InputError(
-                f"{folder} was prepared with another tokenizer than {config.tokenizer.path}; prepare it again"
-            )
+        _check_prepared_with(folder, open_tokenizer(config.tokenizer.path), config.tokenizer.path)
     if config.quality != QualityConfig():
         raise InputError(f"quality settings work on text, {folder} is prepared already; prepare it with them")
     manifests = [read_manifest(place) for place in (folder, _validation_folder(config, folder))]
@@ -94,13 +117,24 @@ def _open_prepared(config: Config, folder: Path) -> TrainingData:
     held_out = PreparedShards(_validation_folder(config, folder), "validation")
     if not held_out.num_tokens:
         raise InputError(f"{held_out.folder} holds no validation documents; prepare it with a validation share")
-    learnt = PreparedShards(folder, "train")
-    if not learnt.num_tokens:
-        raise InputError(f"{folder} holds no training documents, all are held out; give it as data.validation")
+    learnt = _open_training_shards(folder)
     options = _loader_options(config, tokenizer)
     train = PackedLoader(learnt, **options, shuffle=True)
     fingerprint = "-".join(manifest["key"] for manifest in manifests)
     return TrainingData(tokenizer, train, PackedLoader(held_out, **options, shuffle=False), fingerprint)
+
+
+def _check_prepared_with(folder: Path, tokenizer: Tokenizer, name: str) -> None:
+    own = folder / TOKENIZER_FOLDER
+    if load_tokenizer(own).backend.to_str() != tokenizer.backend.to_str():
+        raise InputError(f"{folder} was prepared with another tokenizer than {name}; give {own}, or prepare it again")
+
+
+def _open_training_shards(folder: Path) -> PreparedShards:
+    shards = PreparedShards(folder, "train")
+    if not shards.num_tokens:
+        raise InputError(f"{folder} holds no training documents, all are held out; give it as data.validation")
+    return shards
 
 
 def _hash_texts(documents: Documents, tokenizer: Tokenizer) -> str:
@@ -141,14 +175,35 @@ def pack_documents(
     documents: Sequence[Document], tokenizer: Tokenizer, warn: Say = lambda text: None, **options: Any
 ) -> PackedLoader:
     """A loader over texts, or over pairs of texts; `options` are those of `PackedLoader`."""
-    num_pairs = sum(isinstance(document, TextPair) for document in documents)
-    if num_pairs:
-        if num_pairs < len(documents):
+    return pack_sources([documents], tokenizer, warn, **options)
+
+
+def pack_sources(
+    sources: Sequence[Sequence[Document]],
+    tokenizer: Tokenizer,
+    warn: Say = lambda text: None,
+    *,
+    weights: Sequence[float] = (1.0,),
+    augmentation: AugmentationConfig | None = None,
+    **options: Any,
+) -> PackedLoader:
+    """A loader over the documents of several sources, each with its weight."""
+    are_pairs = [isinstance(document, TextPair) for documents in sources for document in documents]
+    if any(are_pairs):
+        if not all(are_pairs):
             raise InputError("some sources are pairs (second_column), others single texts; give one kind at a time")
         options["pairing"] = GivenPairs()
-    loader = PackedLoader(_encode(tokenizer, list_texts(documents), options), **(_special_ids(tokenizer) | options))
+    texts = [list_texts(documents) for documents in sources]
+    loader = _pack(texts, weights, augmentation, **(_tokenizer_options(tokenizer) | options))
     warn_of_losses([loader.shards], loader.row_length, warn)
     return loader
+
+
+def open_shards(folder: str | Path, tokenizer: Tokenizer, **options: Any) -> PackedLoader:
+    """A loader over the training documents of a prepared folder; `options` are those of `PackedLoader`."""
+    folder = Path(folder)
+    _check_prepared_with(folder, tokenizer, "the one that is given")
+    return PackedLoader(_open_training_shards(folder), **(_tokenizer_options(tokenizer) | options))
 
 
 def count_tokens(loader: PackedLoader, vocab_size: int) -> NDArray[np.int64]:
@@ -161,7 +216,7 @@ def count_tokens(loader: PackedLoader, vocab_size: int) -> NDArray[np.int64]:
 
 def _loader_options(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
     training = config.training
-    return _special_ids(tokenizer) | {
+    return _tokenizer_options(tokenizer) | {
         "row_length": config.data.max_length,
         "rows_per_batch": max(1, (training.batch_tokens_start or training.batch_tokens) // config.data.max_length),
         "seed": config.run.seed,
@@ -172,8 +227,9 @@ def _loader_options(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+def _tokenizer_options(tokenizer: Tokenizer) -> dict[str, Any]:
     return {
+        "tokenizer": tokenizer,
         "cls_token_id": tokenizer.cls_token_id,
         "sep_token_id": tokenizer.sep_token_id,
         "pad_token_id": tokenizer.pad_token_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +30,32 @@ def saved_folder(path: str) -> Path | None:
 
 def dataset_texts(path: str, columns: Columns, tally: RecordTally) -> Iterator[Texts]:
     """The texts of a split, streamed: nothing is downloaded whole and memory does not grow."""
-    rows = iter(_load(path))
+    yield from row_texts(_load(path), path, columns, tally)
+
+
+def row_texts(dataset: Iterable[Mapping[str, Any]], name: str, columns: Columns, tally: RecordTally) -> Iterator[Texts]:
+    """The texts of a dataset's rows, one after another."""
+    rows = iter(dataset)
     number = 0
     while True:
         try:
             row = next(rows, None)
         except _LOADING_ERRORS as error:
-            raise _refusal(path, error, f" after {number:,} rows") from error
+            raise _refusal(name, error, f" after {number:,} rows") from error
         if row is None:
             return
         if number == 0:
-            check_columns(columns, row, path)
+            check_columns(columns, row, name)
         number += 1
         tally.num_seen += 1
-        texts = take_texts(row, columns, path, number, tally)
+        texts = take_texts(row, columns, name, number, tally)
         if texts is not None:
-            yield replace_surrogates(texts, f"{path}:{number}", tally.report)
+            yield replace_surrogates(texts, f"{name}:{number}", tally.report)
+
+
+def is_loaded(data: Any) -> bool:
+    """Whether it is a dataset of the library already, of rows or of splits."""
+    return type(data).__module__.partition(".")[0] == "datasets" and hasattr(data, "column_names")
 
 
 def hub_version(path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -184,7 +184,7 @@ def _decode(raw: bytes | None, path: Path, report: ReadingReport) -> str | None:
 
 
 def take_texts(
-    record: dict[str, Any], columns: Columns, path: Path | str, number: int, tally: RecordTally
+    record: Mapping[str, Any], columns: Columns, path: Path | str, number: int, tally: RecordTally
 ) -> Texts | None:
     """The record's texts; None, and counted, if one is blank or not there."""
     texts = []

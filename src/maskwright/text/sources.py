@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig, SourceLike, b
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.corpus import ReadingReport, text_lines, text_paragraphs
 from maskwright.text.files import file_format, find_files, hash_file, open_stream
-from maskwright.text.huggingface import dataset_texts, hub_version, is_dataset, saved_folder
+from maskwright.text.huggingface import dataset_texts, hub_version, is_dataset, row_texts, saved_folder
 from maskwright.text.records import RecordTally, Texts, csv_texts, jsonl_texts, parquet_texts
 from maskwright.text.sentences import split_sentences
 from maskwright.text.text_pairs import TextPair
@@ -54,23 +55,62 @@ def read_pairs(source: SourceLike, report: ReadingReport | None = None) -> Itera
         yield TextPair(first, second)
 
 
+def read_rows(
+    dataset: Iterable[Mapping[str, Any]], column: str | None = None, report: ReadingReport | None = None
+) -> Iterator[str]:
+    """The texts in a column of a dataset that is loaded already, as `read_source` reads those of a path."""
+    config = SourceConfig(path=type(dataset).__name__, column=column)
+    tally = _begin_tally(config, report)
+    yield from (
+        text for texts in _watch(row_texts(dataset, config.path, config.columns, tally), tally) for text in texts
+    )
+
+
 def _read_records(config: SourceConfig, report: ReadingReport | None) -> Iterator[Texts]:
-    report = report if report is not None else ReadingReport()
-    tally = RecordTally(config.path, config.max_bad_share, report)
+    tally = _begin_tally(config, report)
+    return _watch(_documents(config, tally), tally)
+
+
+def _begin_tally(config: SourceConfig, report: ReadingReport | None) -> RecordTally:
+    return RecordTally(config.path, config.max_bad_share, report if report is not None else ReadingReport())
+
+
+def _watch(records: Iterator[Texts], tally: RecordTally) -> Iterator[Texts]:
+    """The same records; too many broken ones, and none at all, are refused at the end."""
     is_blank = True
-    for texts in _documents(config, tally):
+    for texts in records:
         is_blank = False
         yield texts
     tally.check()
     if is_blank:
-        broken = f" but {tally.num_bad} broken records, first {report.bad_records[0]}" if tally.num_bad else ""
-        raise InputError(f"{config.path} is empty: it holds no text{broken}; expected at least one document")
+        broken = f" but {tally.num_bad} broken records, first {tally.report.bad_records[0]}" if tally.num_bad else ""
+        raise InputError(f"{tally.name} is empty: it holds no text{broken}; expected at least one document")
+
+
+def names_source(text: str) -> bool:
+    """Whether a text is rather the name of something to read: a file, a glob of files, a dataset or the corpus."""
+    return names_dataset(text) or (" " not in text and file_format(Path(text)) is not None)
+
+
+def names_dataset(path: str) -> bool:
+    """Whether it is read from somewhere else than files of its own."""
+    return path == BUILTIN_CORPUS or is_dataset(path)
+
+
+def is_plain_text(path: str | Path) -> bool:
+    """Whether it is a file without a suffix, which can be read as text alone; one that is not there is refused."""
+    place, name = Path(path).expanduser(), str(path)
+    if names_dataset(name) or name.startswith("{") or glob.has_magic(name) or place.is_dir():
+        return False
+    if not place.exists():
+        raise InputError(f"no file at {place}; expected a file, a folder, a glob, hf:NAME or {BUILTIN_CORPUS}")
+    return not place.suffix
 
 
 def list_files(source: SourceLike) -> list[Path]:
     """The source's files in reading order; none for the built-in corpus and datasets."""
     (config,) = build_sources(source)
-    return [] if config.path == BUILTIN_CORPUS or is_dataset(config.path) else find_files(config.path)
+    return [] if names_dataset(config.path) else find_files(config.path)
 
 
 def fingerprint(source: SourceLike) -> list[dict[str, Any]]:

@@ -257,9 +257,11 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def as_tokenizer(tokenizer: Any) -> Tokenizer:
-    """Accept our tokenizer, a `tokenizers.Tokenizer`, or a fast tokenizer of `transformers`."""
+    """Accept our tokenizer, its file or folder, a `tokenizers.Tokenizer`, or a fast tokenizer of `transformers`."""
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
+    if isinstance(tokenizer, str | Path):
+        return load_tokenizer(tokenizer)
     backend = tokenizer if isinstance(tokenizer, Backend) else getattr(tokenizer, "backend_tokenizer", None)
     if isinstance(backend, Backend):
         copy = Backend.from_str(backend.to_str())  # what we switch off or add stays out of theirs

@@ -35,6 +35,18 @@ def _iterate_plain(batches: Batches, start_batch: int) -> Iterator[PackedBatch]:
     return map(as_packed, islice(iter(batches), start_batch, None))
 
 
+def check_ids(batch: PackedBatch, vocab_size: int) -> None:
+    """Refuse ids that the model has no row for; those on a GPU are not looked at, as that would wait for it."""
+    if batch.input_ids.is_cpu and batch.input_ids.numel():
+        lowest, highest = (int(bound) for bound in batch.input_ids.aminmax())
+        if lowest < 0 or highest >= vocab_size:
+            raise InputError(
+                f"a batch holds the token id {lowest if lowest < 0 else highest}, the model's vocab_size is"
+                f" {vocab_size} (ids 0 to {vocab_size - 1}); use the model's tokenizer, or build the encoder and the"
+                " model with the vocab_size of the one used"
+            )
+
+
 def take_share(batch: PackedBatch, world: World) -> PackedBatch:
     """Every n-th row; where rows are too few for all processes, a row of padding instead, so that all have as many."""
     wanted = -(-batch.num_rows // world.size)

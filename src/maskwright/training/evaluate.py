@@ -13,6 +13,7 @@ from torch import Tensor
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.objectives.objective import Objective
+from maskwright.training.batches import check_ids
 from maskwright.training.modes import evaluation_mode
 from maskwright.training.parallel import Alone
 from maskwright.training.precision import Precision
@@ -68,6 +69,7 @@ def evaluate(
     totals: Tensor | None = None
     with evaluation_mode(placed.trained):
         for batch in islice(batches, max_batches):
+            check_ids(batch, model.vocab_size)
             sums = placed.loss_sums(model.corrupt_for_evaluation(batch.to(device), seed, mask_ratio))
             parts = torch.cat([sums.losses, sums.counts, sums.figures]).double()
             totals = parts if totals is None else totals + parts

@@ -28,15 +28,23 @@ from maskwright.models.encoding import find_max_length
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.suggestions import refuse_arguments
+from maskwright.text.tokenizer import Tokenizer
 from maskwright.training import arguments
-from maskwright.training.batches import Batches, concatenate, count_batches, group_batches, iterate_batches
+from maskwright.training.batches import (
+    Batches,
+    check_ids,
+    concatenate,
+    count_batches,
+    group_batches,
+    iterate_batches,
+)
 from maskwright.training.budget import Budget
 from maskwright.training.builders import BuiltOptimizer
 from maskwright.training.callbacks import Callback
 from maskwright.training.checkpoints import Retention
 from maskwright.training.consensus import agree
 from maskwright.training.engine import Engine
-from maskwright.training.evaluate import evaluate
+from maskwright.training.evaluate import Evaluation, evaluate
 from maskwright.training.history import History
 from maskwright.training.meter import Meter, StepRecord, describe_bad_steps
 from maskwright.training.progress import ProgressDisplay
@@ -89,6 +97,7 @@ class Trainer:
         self._writer = CheckpointWriter(self.warn)
         self._meter: Meter | None = None
         self._is_resuming = False
+        self._too_small: set[str] = set()
 
     def fit(
         self,
@@ -127,7 +136,7 @@ class Trainer:
             while self.state.epoch < epochs and not self.stop_training:
                 epoch = self.state.epoch
                 self._train_epoch(train, validation)
-                metrics = self._end_epoch(validation, epochs)
+                metrics = self._end_epoch(train, validation, epochs)
                 for callback in self._callbacks:
                     callback.on_epoch_end(epoch, metrics)
                 self._agree_to_stop()
@@ -140,11 +149,7 @@ class Trainer:
     def evaluate(self, batches: Batches) -> dict[str, float]:
         """The model's metrics on held-out batches, under masks that are the same each time."""
         arguments.check_batches("batches", batches)
-        with self.averaged_weights():
-            found = evaluate(
-                self.model, iterate_batches(batches, world=self.world), placed=self.engine.placed, world=self.world
-            )
-        return found.metrics
+        return self._run_evaluation(batches, 0).metrics
 
     def save_checkpoint(
         self,
@@ -217,10 +222,15 @@ class Trainer:
             raise InputError(f"rows have {row_length} tokens, the model has {limit} positions; shorten the rows")
         if isinstance(validation, Iterator):
             raise InputError("the validation data can be read only once; give a list or a loader")
+        for batches in (train, validation):
+            tokenizer = getattr(batches, "tokenizer", None)
+            if isinstance(tokenizer, Tokenizer):
+                self.model.check_tokenizer(tokenizer)
         self.budget = self._build_budget(train, epochs - initial_epoch)
         if not self._is_resuming:
             self.state, self.history = TrainingState(epoch=initial_epoch), History()
         self._is_resuming = False
+        self._too_small.clear()
         self.engine.settle_precision(self.state)
         self.stop_training = self.budget.is_spent(self.state) and self.state.batch_in_epoch == 0
         self.received_signal = self.agreed_signal = 0
@@ -245,6 +255,7 @@ class Trainer:
         begun_s = time.monotonic() - state.elapsed_s
         for group, is_last in self._read_steps(train, meter):
             batch = concatenate(group)
+            check_ids(batch, self.model.vocab_size)
             learning_rate = self.engine.set_learning_rate(state.step, self.progress)
             mask_ratio = self.compute_mask_ratio(self.progress)
             on_device = batch.to(self.engine.device, non_blocking=True)
@@ -308,8 +319,12 @@ class Trainer:
     def _is_due(self, *intervals: int | None) -> bool:
         return any(interval and self.state.step % interval == 0 for interval in intervals)
 
-    def _end_epoch(self, validation: Batches | None, epochs: int) -> dict[str, float]:
-        metrics = self.measure_epoch()
+    def _end_epoch(self, train: Batches, validation: Batches | None, epochs: int) -> dict[str, float]:
+        sums = self.state.epoch_sums or [0.0] * self.model.num_sums
+        if self._asks(sums):
+            metrics = self.model.compute_metrics(sums)
+        else:
+            metrics = self._measure_whole(train, "training", self.state.epoch, max(1, self.state.batch_in_epoch))
         if validation is not None:
             metrics |= self._evaluate(validation)
         self.history.append(metrics)
@@ -324,12 +339,36 @@ class Trainer:
             callback.on_evaluation(metrics)
 
     def _evaluate(self, validation: Batches, max_batches: int | None = None) -> dict[str, float]:
-        batches = iterate_batches(validation, world=self.world)
+        evaluation = self._run_evaluation(validation, 0, max_batches=max_batches)
+        metrics = evaluation.metrics
+        if self.model.mask_ratio and not evaluation.num_masked:
+            metrics = self._measure_whole(validation, "validation", 0, max_batches)
+        return {f"val_{name}": value for name, value in metrics.items()}
+
+    def _run_evaluation(self, data: Batches, epoch: int, **options: Any) -> Evaluation:
+        batches = iterate_batches(data, epoch, world=self.world)
         with self.averaged_weights():
-            evaluation = evaluate(
-                self.model, batches, max_batches=max_batches, placed=self.engine.placed, world=self.world
+            return evaluate(self.model, batches, placed=self.engine.placed, world=self.world, **options)
+
+    def _asks(self, sums: Sequence[float]) -> bool:
+        """Whether anything was asked for; a model that masks nothing (a task's) has its own word on that."""
+        return not self.model.mask_ratio or sums[len(self.model.part_weights)] > 0
+
+    def _measure_whole(self, data: Batches, name: str, epoch: int, max_batches: int | None) -> dict[str, float]:
+        """Figures with every token masked, for so little text that the masks as drawn chose none of it."""
+        evaluation = self._run_evaluation(data, epoch, mask_ratio=1.0, max_batches=max_batches)
+        if not evaluation.num_masked:
+            raise InputError(
+                f"no token of the {name} data can be asked for: all are special tokens or padding; check the tokenizer"
+                " and the model's special_token_ids"
             )
-        return {f"val_{name}": value for name, value in evaluation.metrics.items()}
+        if name not in self._too_small:  # once, as it will happen again
+            self._too_small.add(name)
+            self.warn(
+                f"epoch {self.state.epoch + 1}: none of the {evaluation.num_masked} tokens of the {name} data was"
+                " chosen, so its figures are those with all of them masked; give more text"
+            )
+        return evaluation.metrics
 
     def _log(self, meter: Meter, settings: dict[str, float]) -> None:
         state = self.state
@@ -339,6 +378,8 @@ class Trainer:
         if num_bad:
             self.warn(f"step {state.step}: {num_bad} steps were skipped, as their loss or gradient was not finite")
         self._writer.check()
+        if not num_bad and not self._asks(state.log_sums):
+            return  # no token was chosen since the last line, so there is no loss to tell
         place = {"step": state.step, "epoch": state.epoch, "tokens": state.num_tokens}
         metrics = {**place, **measured, **settings, "progress": self.progress, "elapsed_s": state.elapsed_s}
         for callback in self._callbacks:
