@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from maskwright.catalogue.choose import Choice, Wishes, choose, parse_parameters
-from maskwright.catalogue.loading import describe_loading
+from maskwright.catalogue.loading import describe_finetuning, describe_loading
 from maskwright.catalogue.table import read_table
 from maskwright.errors import InputError
 
@@ -118,6 +118,7 @@ def test_the_most_accurate_is_the_one_with_the_highest_figure() -> None:
         ),
         (Wishes(language="german"), "--language german leaves no model", "such as de"),
         (Wishes(domain="law"), "unknown --domain 'law'", "did you mean 'legal'?"),
+        (Wishes(task="entities"), "unknown --task 'entities'", "known are classification, multi-label, ner"),
         (Wishes(fastest=True, best_accuracy=True), "--fastest and --best-accuracy", "give one"),
     ],
 )
@@ -169,6 +170,61 @@ def test_a_budget_that_is_no_number_is_refused(text: str) -> None:
 )
 def test_how_to_load_it_depends_on_who_can(name: str, lines: dict[str, str]) -> None:
     assert describe_loading(read_table().get(name)) == lines
+
+
+@pytest.mark.parametrize(
+    ("task", "most", "first"),
+    [
+        ("qa", None, "microsoft/deberta-v3-large"),
+        ("qa", 120_000_000, "albert/albert-xlarge-v2"),
+        ("pairs", 120_000_000, "google/electra-base-discriminator"),
+        ("classification", 100_000_000, "albert/albert-xlarge-v2"),
+        ("similarity", 100_000_000, "google/electra-small-discriminator"),
+        (None, 120_000_000, "google/electra-base-discriminator"),
+    ],
+)
+def test_the_best_accuracy_is_that_of_the_task(task: str | None, most: int | None, first: str) -> None:
+    choice = choose(Wishes(task=task, max_parameters=most, best_accuracy=True))
+    fitting = [
+        score
+        for model in read_table().models
+        if model.languages == ("en",) and model.domain == "general" and model.parameters <= (most or 10**10)
+        if (score := model.find_score(choice.score)) is not None
+    ]
+    assert choice.model.id == first
+    assert choice.model.find_score(choice.score) == max(fitting)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "lines"),
+    [
+        (
+            "roberta-base",
+            "ner",
+            {
+                "finetune": "maskwright finetune ner --model FacebookAI/roberta-base --train train.conll"
+                " --validation dev.conll"
+            },
+        ),
+        (
+            "longformer",
+            None,
+            {
+                "finetune": "maskwright finetune classification --model allenai/longformer-base-4096 --train train.csv"
+                " --validation dev.csv"
+            },
+        ),
+    ],
+)
+def test_the_command_to_go_on_with_is_that_of_the_task(name: str, task: str | None, lines: dict[str, str]) -> None:
+    assert describe_finetuning(read_table().get(name), task) == lines
+
+
+def test_a_model_whose_files_are_not_read_is_converted_first() -> None:
+    lines = describe_finetuning(read_table().get("deberta-v3-large"), "qa")
+    assert list(lines) == ["convert", "finetune"]
+    assert lines["convert"].endswith("microsoft/deberta-v3-large deberta-v3-large")
+    assert "--model deberta-v3-large " in lines["finetune"]
 
 
 def test_a_model_without_a_head_is_not_offered_as_one_with_a_head() -> None:

@@ -73,6 +73,18 @@ def test_the_choice_is_printed_with_its_reason_figures_and_words_to_load_it() ->
     assert alternatives[:2] == ["answerdotai/ModernBERT-base", "google-bert/bert-base-uncased"]
 
 
+def test_the_choice_for_a_task_shows_its_score_and_the_command_to_go_on_with() -> None:
+    lines = run("choose", "--task", "qa", "--best-accuracy").splitlines()
+    pairs = dict(line.strip().split("  ", 1) for line in lines[1 : lines.index("alternatives")])
+    assert pairs["SQuAD-2-EM"].startswith("89.0 (He et al. 2023")
+    assert "MNLI-m 91.8" in pairs["also"]
+    assert pairs["finetune"].startswith("maskwright finetune qa --model deberta-v3-large ")
+    assert lines[-1].endswith("SQuAD-2-EM 86.5")
+    choice = json.loads(run("choose", "--task", "ner", "--json"))
+    assert choice["task"] == "ner"
+    assert choice["model"]["finetuning"]["finetune"].startswith("maskwright finetune ner --model FacebookAI/")
+
+
 def test_the_choice_as_json_names_its_leaf() -> None:
     choice = json.loads(run("choose", "--language", "DE", "--max-parameters", "200M", "--json"))
     assert choice["leaf"] == "multilingual"

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from maskwright.catalogue.memory import format_parameters
-from maskwright.catalogue.table import ENGLISH, GENERAL, KnownModel, Leaf, Table, read_table
+from maskwright.catalogue.table import ACCURACY, ENGLISH, GENERAL, KnownModel, Leaf, Table, read_table
 from maskwright.errors import InputError
 from maskwright.suggestions import suggest
 
@@ -25,7 +25,7 @@ _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 @dataclass(frozen=True)
 class Wishes:
-    """`language` is a code such as `de`, or `multi`; `length` is in tokens."""
+    """`language` is a code such as `de`, or `multi`; `length` is in tokens; `task` is one that `finetune` has."""
 
     language: str = "en"
     domain: str | None = None
@@ -33,6 +33,7 @@ class Wishes:
     max_parameters: int | None = None
     fastest: bool = False
     best_accuracy: bool = False
+    task: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class Choice:
     why: str
     model: KnownModel
     alternatives: tuple[KnownModel, ...]
+    task: str | None = None
+    score: str = ACCURACY
+    """What models are compared by for the task."""
 
 
 def parse_parameters(text: str) -> int:
@@ -57,13 +61,16 @@ def choose(wishes: Wishes) -> Choice:
     if wishes.fastest and wishes.best_accuracy:
         raise InputError("--fastest and --best-accuracy ask for opposite models; give one of them")
     table = read_table()
+    if wishes.task is not None and wishes.task not in table.tasks:
+        raise InputError(f"unknown --task '{wishes.task}'{suggest(wishes.task, table.tasks)}")
+    score = ACCURACY if wishes.task is None else table.tasks[wishes.task]
     models = _narrow_to_language(list(table.models), wishes)
     models = _narrow_to_domain(models, wishes, table)
     models = _narrow_to_length(models, wishes)
     models = _narrow_to_size(models, wishes)
     name = _find_leaf(models, wishes, table)
-    ranked = _rank(models, table.leaves[name], wishes)
-    return Choice(name, table.leaves[name].why, ranked[0], _pick_alternatives(ranked))
+    ranked = _rank(models, table.leaves[name], wishes, score)
+    return Choice(name, table.leaves[name].why, ranked[0], _pick_alternatives(ranked), wishes.task, score)
 
 
 def _narrow_to_language(models: list[KnownModel], wishes: Wishes) -> list[KnownModel]:
@@ -138,8 +145,8 @@ def _find_leaf(models: list[KnownModel], wishes: Wishes, table: Table) -> str:
     return next((leaf for leaf, answer in questions.items() if answer), "general")
 
 
-def _rank(models: list[KnownModel], leaf: Leaf, wishes: Wishes) -> list[KnownModel]:
-    """By family as the leaf has them; within one by speed or accuracy if asked for, else as in the table.
+def _rank(models: list[KnownModel], leaf: Leaf, wishes: Wishes, score: str) -> list[KnownModel]:
+    """By family as the leaf has them; within one by speed or score if asked for, else as in the table.
 
     Of equally accurate models the cheaper comes first; of those without a figure the larger.
     """
@@ -150,7 +157,8 @@ def _rank(models: list[KnownModel], leaf: Leaf, wishes: Wishes) -> list[KnownMod
         if wishes.fastest:
             return place, model.cost
         if wishes.best_accuracy:
-            return (place, 0, -model.parameters) if model.accuracy is None else (place, -model.accuracy, model.cost)
+            value = model.find_score(score)
+            return (place, 0, -model.parameters) if value is None else (place, -value, model.cost)
         return (place,)
 
     return sorted(models, key=key)

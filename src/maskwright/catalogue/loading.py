@@ -1,8 +1,15 @@
-"""How a known model is loaded: the words to type."""
+"""How a known model is loaded and fine-tuned: the words to type."""
 
 from __future__ import annotations
 
 from maskwright.catalogue.table import KnownModel
+
+_FILES = {"ner": ("train.conll", "dev.conll"), "qa": ("train-v2.0.json", "dev-v2.0.json")}
+_USUAL_TASK, _USUAL_FILES = "classification", ("train.csv", "dev.csv")
+_CONVERT = (
+    "import sys; from transformers import AutoModel as M, AutoTokenizer as T;"
+    " [one.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2]) for one in (M, T)]"
+)
 
 
 def describe_loading(model: KnownModel) -> dict[str, str]:
@@ -20,3 +27,14 @@ def describe_loading(model: KnownModel) -> dict[str, str]:
         "adapt": f"{adapt}  (it has no masked-language-model head yet)",
         "Python": f'maskwright.models.pretrained.load_encoder("{model.id}")',
     }
+
+
+def describe_finetuning(model: KnownModel, task: str | None = None) -> dict[str, str]:
+    """The command that goes on with a model, and what comes before it, by what they are for."""
+    train, validation = _FILES.get(task or _USUAL_TASK, _USUAL_FILES)
+    name = model.id.rpartition("/")[2] if model.needs_conversion else model.id
+    command = f"maskwright finetune {task or _USUAL_TASK} --model {name} --train {train} --validation {validation}"
+    if not model.needs_conversion:
+        return {"finetune": command}
+    convert = f'pip install sentencepiece protobuf && python -c "{_CONVERT}" {model.id} {name}'
+    return {"convert": convert, "finetune": command}

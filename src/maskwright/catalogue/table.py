@@ -44,10 +44,14 @@ class KnownModel:
     domain: str = GENERAL
     license: str | None = None
     has_mlm_head: bool = True
+    needs_conversion: bool = False
 
     @property
     def accuracy(self) -> float | None:
-        return next((score.value for score in self.scores if score.name == ACCURACY), None)
+        return self.find_score(ACCURACY)
+
+    def find_score(self, name: str) -> float | None:
+        return next((score.value for score in self.scores if score.name == name), None)
 
     @property
     def cost(self) -> int:
@@ -68,6 +72,8 @@ class Leaf:
 class Table:
     models: tuple[KnownModel, ...]
     leaves: Mapping[str, Leaf]
+    tasks: Mapping[str, str]
+    """The score that models are compared by for each task."""
 
     def find(self, name: str) -> KnownModel | None:
         """By hub id or alias, in capitals or not."""
@@ -96,12 +102,16 @@ def read_table() -> Table:
     text = files("maskwright.catalogue").joinpath("models.toml").read_text(encoding="utf-8")
     values = tomllib.loads(text)
     models = tuple(_build_model(row, values["languages"], values["sources"]) for row in values["models"])
-    return Table(models, {name: _build_leaf(leaf) for name, leaf in values["leaves"].items()})
+    return Table(models, {name: _build_leaf(leaf) for name, leaf in values["leaves"].items()}, values["tasks"])
 
 
 def _build_model(row: dict[str, Any], languages: Mapping[str, str], sources: Mapping[str, str]) -> KnownModel:
     codes = {code for name in row["languages"] for code in languages[name].split()}
-    scores = [Score(**score | {"source": sources[score["source"]]}) for score in row.get("scores", ())]
+    scores = [
+        Score(name, value, sources[source])
+        for source, values in row.get("scores", {}).items()
+        for name, value in values.items()
+    ]
     parts = {"aliases": tuple(row["aliases"]), "languages": tuple(sorted(codes)), "scores": tuple(scores)}
     return KnownModel(**row | parts)
 

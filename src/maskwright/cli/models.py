@@ -26,7 +26,7 @@ Examples:
     rich_markup_mode="markdown",
 )
 _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_FLAGS = "--language, --length, --fastest, --best-accuracy, --max-parameters or --domain"
+_FLAGS = "--task, --language, --length, --fastest, --best-accuracy, --max-parameters or --domain"
 
 
 @models_app.command("list")
@@ -89,6 +89,14 @@ def choose_model(
     domain: Annotated[
         str | None, typer.Option("--domain", help="scientific, biomedical, legal, financial or code.")
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task",
+            help="classification, multi-label, pairs, regression, ner, qa or similarity: what --best-accuracy goes by,"
+            " and what the command printed is for.",
+        ),
+    ] = None,
     as_json: _AsJson = False,
 ) -> None:
     """Recommend a model for what you need; without flags, the questions are asked one after another.
@@ -98,11 +106,13 @@ def choose_model(
         maskwright models choose
 
         maskwright models choose --language de --max-parameters 300M
+
+        maskwright models choose --task qa --best-accuracy
     """
     from maskwright.catalogue.choose import Wishes, choose, parse_parameters
     from maskwright.errors import InputError
 
-    if any((language, length, fastest, best_accuracy, max_parameters, domain)):
+    if any((language, length, fastest, best_accuracy, max_parameters, domain, task)):
         wishes = Wishes(
             language=(language or "en").lower(),
             domain=domain,
@@ -110,6 +120,7 @@ def choose_model(
             max_parameters=parse_parameters(max_parameters) if max_parameters else None,
             fastest=fastest,
             best_accuracy=best_accuracy,
+            task=task,
         )
     elif _is_at_terminal():
         wishes = _ask_wishes()
@@ -150,27 +161,33 @@ def _ask_wishes() -> Wishes:
     )
 
 
-def _describe(model: KnownModel) -> dict[str, Any]:
+def _describe(model: KnownModel, task: str | None = None) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from maskwright.catalogue.loading import describe_loading
+    from maskwright.catalogue.loading import describe_finetuning, describe_loading
     from maskwright.catalogue.memory import compute_memory
 
-    return asdict(model) | {"memory": compute_memory(model).bytes_by_precision, "loading": describe_loading(model)}
+    return asdict(model) | {
+        "memory": compute_memory(model).bytes_by_precision,
+        "loading": describe_loading(model),
+        "finetuning": describe_finetuning(model, task),
+    }
 
 
 def _describe_choice(choice: Choice) -> dict[str, Any]:
     return {
         "leaf": choice.leaf,
         "why": choice.why,
-        "model": _describe(choice.model),
-        "alternatives": [_describe(model) for model in choice.alternatives],
+        "task": choice.task,
+        "model": _describe(choice.model, choice.task),
+        "alternatives": [_describe(model, choice.task) for model in choice.alternatives],
     }
 
 
 def _print_choice(choice: Choice) -> None:
-    from maskwright.catalogue.loading import describe_loading
+    from maskwright.catalogue.loading import describe_finetuning, describe_loading
     from maskwright.catalogue.memory import compute_memory, format_bytes, format_parameters
+    from maskwright.catalogue.table import ACCURACY
 
     model = choice.model
     sizes = compute_memory(model).bytes_by_precision
@@ -180,23 +197,31 @@ def _print_choice(choice: Choice) -> None:
     _echo_pair("layers", f"{model.layers} of width {model.width}")
     _echo_pair("context", f"{model.context} tokens")
     _echo_pair("languages", _format_languages(model))
+    first = {choice.score, *((ACCURACY, "XNLI") if choice.task is None else ())}
     for score in model.scores:
-        _echo_pair(score.name, f"{score.value} ({score.source})")
+        if score.name in first:
+            _echo_pair(score.name, f"{score.value} ({score.source})")
+    for source in dict.fromkeys(score.source for score in model.scores if score.name not in first):
+        others = [f"{one.name} {one.value}" for one in model.scores if one.source == source and one.name not in first]
+        _echo_pair("also", f"{', '.join(others)} ({source})")
     _echo_pair("memory", ", ".join(f"{precision} {format_bytes(size)}" for precision, size in sizes.items()))
     if model.license:
         _echo_pair("licence", model.license)
-    for purpose, words in describe_loading(model).items():
+    for purpose, words in (describe_loading(model) | describe_finetuning(model, choice.task)).items():
         _echo_pair(purpose, words)
     if choice.alternatives:
         typer.echo("alternatives")
     for alternative in choice.alternatives:
-        typer.echo(f"  {_format_row(alternative)}")
+        typer.echo(f"  {_format_row(alternative, choice.score)}")
 
 
-def _format_row(model: KnownModel) -> str:
+def _format_row(model: KnownModel, score: str | None = None) -> str:
     from maskwright.catalogue.memory import format_parameters
+    from maskwright.catalogue.table import ACCURACY
 
-    accuracy = "" if model.accuracy is None else f"MNLI-m {model.accuracy}"
+    name = score or ACCURACY
+    value = model.find_score(name)
+    accuracy = "" if value is None else f"{name} {value}"
     return (
         f"{model.id:<62} {format_parameters(model.parameters):>5} {model.context:>6} tokens  "
         f"{_format_languages(model):<14} {model.domain:<11} {model.loads:<7} {accuracy}"

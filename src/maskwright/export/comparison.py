@@ -51,12 +51,16 @@ class Sample:
     def num_tokens(self) -> int:
         return sum(map(len, self.rows))
 
-    def pad(self) -> dict[str, Tensor]:
+    def pad(self, pads_left: bool = False) -> dict[str, Tensor]:
         """`input_ids` and `attention_mask`, (B, S)."""
-        tensors = [torch.tensor(row) for row in self.rows]
-        padded = nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=self.pad_token_id)
-        lengths = torch.tensor([len(row) for row in self.rows])
-        return {"input_ids": padded, "attention_mask": (torch.arange(padded.shape[1]) < lengths[:, None]).long()}
+
+        def stack(rows: list[Tensor], value: int) -> Tensor:
+            side = "left" if pads_left else "right"
+            return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value, padding_side=side)
+
+        rows = [torch.tensor(row) for row in self.rows]
+        is_real = stack([torch.ones_like(row) for row in rows], 0)
+        return {"input_ids": stack(rows, self.pad_token_id), "attention_mask": is_real}
 
 
 def choose_sample(texts: Sequence[str], tokenizer: Tokenizer, encoder: nn.Module) -> Sample:

@@ -27,6 +27,7 @@ from maskwright.export.obstacles import find_obstacles
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import find_max_length
 from maskwright.models.pretrained import OWN_TYPE_PREFIX
+from maskwright.models.transformers_encoder import TransformersEncoder
 from maskwright.models.transformers_loading import quiet_transformers
 from maskwright.models.weights_reading import CONFIG_FILE
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -87,7 +88,8 @@ def write_compared(
         found, reader = _compute_logits(read_back, sample), OWN_READER
         say(f"transformers is not installed, so the comparison is with {OWN_READER} only; {_NEEDS_TRANSFORMERS}")
     else:
-        found = _compute_their_logits(layout.architecture, folder, sample)
+        pads_left = isinstance(model.encoder, TransformersEncoder) and model.encoder.pads_left
+        found = _compute_their_logits(layout.architecture, folder, sample, pads_left)
     expected = layout.split(_compute_logits(model, sample), sample)
     comparison = compare(reader, expected, layout.split(found, sample), sample)
     say(comparison.describe("logits"))
@@ -134,11 +136,11 @@ def _compute_logits(model: nn.Module, sample: Sample) -> Tensor:
 
 
 @torch.no_grad()
-def _compute_their_logits(architecture: str, folder: Path, sample: Sample) -> Tensor:
+def _compute_their_logits(architecture: str, folder: Path, sample: Sample, pads_left: bool) -> Tensor:
     with quiet_transformers() as transformers:
         check_tokenizer(sample, folder)
         theirs = getattr(transformers, architecture).from_pretrained(str(folder)).eval()
-        output: Any = theirs(**sample.pad())
+        output: Any = theirs(**sample.pad(pads_left))
     if "start_logits" in output:
         return torch.stack([output.start_logits, output.end_logits], dim=-1)
     logits: Tensor = output.logits

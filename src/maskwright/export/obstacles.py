@@ -8,6 +8,7 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import family_of
 from maskwright.models.modernbert import ModernBERT
 from maskwright.models.pretrained import OWN_TYPE_PREFIX, describe_encoder
+from maskwright.models.transformers_encoder import TransformersEncoder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 
 _IS_CAUSAL = "it continues text (training.mode=clm), where a token sees what comes before it; theirs sees both sides"
@@ -40,6 +41,8 @@ def find_pooling_obstacles(model: MaskedLanguageModel) -> list[str]:
 
 def find_encoder_obstacles(encoder: nn.Module) -> list[str]:
     """What keeps the encoder from being read as theirs, whatever stands on it."""
+    if isinstance(encoder, TransformersEncoder):
+        return []
     if not isinstance(encoder, PackedEncoder):
         return [f"{type(encoder).__name__} is an encoder of your own, they have no architecture for it"]
     theirs = f"Hugging Face's {type(encoder).__name__}"

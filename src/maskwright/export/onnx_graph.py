@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import call_foreign, has_segments
+from maskwright.models.encoding import call_foreign, has_segments, name_encoder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.model import TaskModel
 
@@ -88,7 +88,7 @@ def write_graph(model: ExportedModel, path: Path) -> None:
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
         raise InputError(
-            f"torch.onnx cannot trace {type(model.encoder).__name__} ({reason}); rewrite that part of the encoder,"
+            f"torch.onnx cannot trace {name_encoder(model.encoder)} ({reason}); rewrite that part of the encoder,"
             " or export the model in another format"
         ) from error
     save_graph(program.model, path)

@@ -11,7 +11,7 @@ import yaml
 from maskwright.export.card import TRAINING_CONFIG_FILE, CardOptions, format_figure, is_number, show_code
 from maskwright.export.comparison import Comparison
 from maskwright.export.markdown import build_table, escape
-from maskwright.models.encoding import find_max_length
+from maskwright.models.encoding import find_max_length, name_encoder
 from maskwright.tasks.model import TaskModel
 
 _MOST_NAMED = 20
@@ -59,7 +59,7 @@ def build_task_card(
 ) -> str:
     """`name` is the folder's."""
     use = next(one for ending, one in _USES.items() if model.task_head.files.architecture.endswith(ending))
-    family = type(model.encoder).__name__
+    family = name_encoder(model.encoder)
     num_parameters = sum(param.numel() for param in model.parameters())
     sections = [
         _build_front_matter(use, family, options),
@@ -121,8 +121,9 @@ def _describe_scores(origin: TaskOrigin) -> str:
 
 def _describe_limits(model: TaskModel) -> str:
     longest = find_max_length(model.encoder)
+    limit = "" if longest is None else f"- Texts of at most {longest:,} tokens; longer ones have to be cut.\n"
     return (
-        f"- Texts of at most {longest:,} tokens; longer ones have to be cut.\n"
+        f"{limit}"
         "- It knows the language, the subjects and the labels of its training examples, errors and prejudices included."
         " What is not under Figures was not measured."
     )

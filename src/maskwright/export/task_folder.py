@@ -10,6 +10,8 @@ from torch import Tensor
 from maskwright.export.comparison import Comparison, Sample, split_rows
 from maskwright.export.huggingface import TheirLayout, refuse, write_compared
 from maskwright.export.obstacles import find_encoder_obstacles
+from maskwright.models.pretrained import OWN_TYPE_PREFIX
+from maskwright.tasks.foreign import has_own_head
 from maskwright.tasks.model import TaskModel
 from maskwright.text.tokenizer import Tokenizer
 
@@ -20,7 +22,11 @@ def export_task_huggingface(
     model: TaskModel, tokenizer: Tokenizer, folder: Path, *, texts: Sequence[str], say: Callable[[str], None]
 ) -> Comparison:
     """Write the folder, read it back and compare logits on the texts, as `export_huggingface` does."""
-    refuse("Hugging Face's layout", find_encoder_obstacles(model.encoder))
+    obstacles = find_encoder_obstacles(model.encoder)
+    if has_own_head(model.task_head):
+        name = model.task_head.files.architecture.removeprefix(OWN_TYPE_PREFIX)
+        obstacles.append(f"transformers has no {name}, so its head is Maskwright's own; use the folder as it is")
+    refuse("Hugging Face's layout", obstacles)
     layout = TheirLayout(model.task_head.files.architecture, TaskModel.from_pretrained, _split)
     return write_compared(model, tokenizer, folder, layout, texts=texts, say=say)
 

@@ -15,12 +15,14 @@ from maskwright.inference.runner import FindCausal
 from maskwright.inference.sentence_folder import read_sentence_settings
 from maskwright.models.encoding import find_input_embedding, find_max_length
 from maskwright.models.families import FAMILIES
-from maskwright.models.pretrained import OWN_TYPE_PREFIX, load_encoder, resolve_folder
+from maskwright.models.pretrained import OWN_TYPE_PREFIX, load_encoder, read_model_folder, resolve_folder
+from maskwright.models.transformers_loading import is_foreign
 from maskwright.models.weights_reading import read_config
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.kinds import find_objective
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.saving import load_masked_lm
+from maskwright.tasks.foreign import load_foreign_encoder
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
 
 Source = str | Path | nn.Module
@@ -80,6 +82,8 @@ def _load_any(folder: Path) -> nn.Module:
     is_native = str(config.get("model_type")).removeprefix(OWN_TYPE_PREFIX) in FAMILIES
     if is_native and find_objective(config) is not CausalLanguageModel:
         return load_encoder(folder)
+    if is_foreign(config):
+        return load_foreign_encoder(*read_model_folder(folder), folder)
     with warnings.catch_warnings():
         # a prediction head that is newly drawn is not used here
         warnings.filterwarnings("ignore", ".*without a prediction head", InputWarning)

@@ -35,7 +35,7 @@ class SequenceLogits:
 
     def _pool(self, batch: EncodedBatch[Sample]) -> Tensor:
         """(N, D)"""
-        if self._head.shape.pooling == "cls":
+        if self._head.pooling == "cls":
             return batch.hidden[batch.starts]
         return torch.segment_reduce(batch.hidden.float(), "mean", lengths=batch.lengths, axis=0)
 

@@ -89,6 +89,11 @@ def find_hidden_size(encoder: nn.Module) -> int:
     )
 
 
+def name_encoder(encoder: nn.Module) -> str:
+    """The name of its class; of one of theirs with a head on it, that of the encoder alone."""
+    return type(getattr(encoder, "base_model", encoder)).__name__
+
+
 def has_segments(encoder: nn.Module) -> bool:
     """Whether it tells the two texts of a pair apart by `token_type_ids`; others may refuse them."""
     num_segments = getattr(getattr(encoder, "config", None), "type_vocab_size", 0)
@@ -102,10 +107,11 @@ def find_max_length(encoder: nn.Module) -> int | None:
     """
     if isinstance(encoder, PackedEncoder):
         return encoder.max_length
+    encoder = getattr(encoder, "base_model", encoder)  # theirs with a head on it
     limit = getattr(getattr(encoder, "config", None), "max_position_embeddings", None)
     positions = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
     padding = getattr(positions, "padding_idx", None)
-    if not isinstance(limit, int):
+    if not isinstance(limit, int) or limit < 1:
         return None
     return limit if padding is None else limit - padding - 1
 

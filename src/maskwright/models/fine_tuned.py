@@ -9,7 +9,10 @@ _ENDINGS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionA
 
 
 def find_task_architecture(config: Mapping[str, Any]) -> str | None:
-    """What a config.json calls a model with a head for a task; None for any other."""
+    """What a config.json calls a model with a head for a task; None for any other.
+
+    XLNet's and XLM's plain head for questions is called Simple, beside one that searches beams.
+    """
     architectures = config.get("architectures")
     names = [str(name) for name in architectures] if isinstance(architectures, list) else []
-    return next((name for name in names if name.endswith(_ENDINGS)), None)
+    return next((name for name in names if name.removesuffix("Simple").endswith(_ENDINGS)), None)

@@ -49,7 +49,9 @@ def resolve_folder(folder_or_id: str | Path) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "vocab.txt", "merges.txt"]))
+        return Path(
+            snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model"])
+        )
     except Exception as error:  # the hub client raises many kinds for "not there" and "not reachable"
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"'{name}' is neither a folder nor a model the hub could give: {reason}") from error

@@ -1,12 +1,14 @@
 """Models of types that only `transformers` knows, built by it out of what our own reader read.
 
 It is given the configuration and the tensors, never the folder: no file of the folder is opened by it, no code that a
-configuration names is run.
+configuration names is run. A masked language model comes in two parts, its encoder and its head. For a task a model
+comes whole, as the class that transformers has for that task, or as the encoder alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -42,7 +44,9 @@ _LARGEST_EXCESS = 3
 _FEW_LAYERS = 100
 """Layers that share their weights may be more than these."""
 _PROBE_LENGTH = 8
-_MAX_NAMED = 5
+MASKED_LM = "MODEL_FOR_MASKED_LM_MAPPING"
+ENCODER = "MODEL_MAPPING"
+"""Names that transformers has for its tables of classes by their configuration."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +70,92 @@ def load_transformers_model(
     config: Mapping[str, Any], weights: Mapping[str, Tensor], folder: Path
 ) -> TransformersModel:
     """The model that a config.json describes, filled with `weights`, in fp32."""
-    model_type = str(config["model_type"])
-    if find_spec("transformers") is None:
-        raise InputError(
-            f"{folder / CONFIG_FILE} has model_type '{model_type}', which is read through transformers; run:"
-            " pip install 'maskwright[hf]'"
-        )
+    _check_installed(config, folder)
     with quiet_transformers() as transformers:
-        model_class, settings = _find_class(transformers, config, weights, folder)
-        _check_size(model_class, settings, weights, folder)
-        model, missing = _build(model_class, settings, weights, folder)
+        settings = _read_settings(transformers, config, weights, folder)
+        model_class = _find_class(transformers, settings, MASKED_LM)
+        if model_class is None:
+            raise InputError(
+                f"{folder / CONFIG_FILE} has model_type '{settings.model_type}', for which transformers has no masked"
+                " language model; wrap its encoder yourself:"
+                " MaskedLanguageModel(AutoModel.from_pretrained(folder), vocab_size)"
+            )
+        _check_size(_outline(model_class, settings, weights, folder), weights, folder)
+        model, missing, unused = _build(model_class, settings, weights, folder)
+    warn_of_unused({name.rpartition(".")[0] for name in unused}, folder)
     choose_attention_by_length(model.base_model)
     head = TransformersHead(model)
-    prefix = f"{head.encoder_name}."
-    _check_complete([name for name in missing if name.startswith(prefix) and "pooler" not in name], folder)
+    _check_complete(model, missing, folder)
     vocab_size = _check_parts(model.eval(), head, folder)
-    has_new_head = any(not name.startswith(prefix) for name in missing)
+    has_new_head = any(not name.startswith(f"{head.encoder_name}.") for name in missing)
     return TransformersModel(model.base_model, head, vocab_size, has_new_head)
+
+
+def load_transformers_class(
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    folder: Path,
+    table: str,
+    num_outputs: int | None = None,
+    has_new_output: bool = False,
+) -> Any | None:
+    """A whole model of the class that a table of transformers has for a config.json; None if it has none.
+
+    Weights that only a head lacks are newly drawn. With `num_outputs` the last layer has so many, and with
+    `has_new_output` it is new in any case.
+    """
+    _check_installed(config, folder)
+    with quiet_transformers() as transformers:
+        settings = _read_settings(transformers, config, weights, folder)
+        model_class = _find_class(transformers, settings, table)
+        if model_class is None:
+            return None
+        if num_outputs is not None and settings.num_labels != num_outputs:
+            settings.num_labels = num_outputs
+        outline = _outline(model_class, settings, weights, folder)
+        _check_size(outline, weights, folder)
+        if num_outputs is not None and has_new_output:
+            replaced = f"{find_output_name(outline, num_outputs)}."
+            weights = {name: tensor for name, tensor in weights.items() if not name.startswith(replaced)}
+        model, missing, _ = _build(model_class, settings, weights, folder)
+    choose_attention_by_length(model.base_model)
+    _check_complete(model, missing, folder)
+    if not has_new_output and num_outputs is not None:
+        absent = [name for name in missing if "pooler" not in name]
+        if absent:
+            raise InputError(f"{folder} lacks {len(absent)} weights of the model, first '{absent[0]}'")
+    return model
+
+
+def find_output_name(model: Any, num_outputs: int) -> str:
+    """The name of the last layer outside the encoder that has so many outputs."""
+    encoder = {id(module) for module in model.base_model.modules()}
+    names = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and id(module) not in encoder and module.out_features == num_outputs
+    ]
+    if not names:
+        raise InputError(
+            f"{type(model).__name__} has no last layer of {num_outputs} outputs, so it cannot be fine-tuned here;"
+            " take a model of another family"
+        )
+    return names[-1]
+
+
+def describe_config(model: Any) -> dict[str, Any]:
+    """Their config.json of a model, with a place for what is ours."""
+    config: dict[str, Any] = json.loads(model.config.to_json_string())
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    return config | {"architectures": [type(model).__name__], "dtype": dtype, OWN_KEY: {}}
+
+
+def _check_installed(config: Mapping[str, Any], folder: Path) -> None:
+    if find_spec("transformers") is None:
+        raise InputError(
+            f"{folder / CONFIG_FILE} has model_type '{config['model_type']}', which is read through transformers; run:"
+            " pip install 'maskwright[hf]'"
+        )
 
 
 @contextmanager
@@ -101,8 +174,8 @@ def quiet_transformers() -> Iterator[Any]:
             logging.enable_progress_bar()
 
 
-def _find_class(transformers: Any, config: Mapping[str, Any], names: Iterable[str], folder: Path) -> tuple[Any, Any]:
-    """The class of a configuration, and the configuration as that class reads it."""
+def _read_settings(transformers: Any, config: Mapping[str, Any], names: Iterable[str], folder: Path) -> Any:
+    """A config.json as the configuration class of transformers reads it."""
     file, model_type = folder / CONFIG_FILE, config["model_type"]
     if model_type not in transformers.CONFIG_MAPPING:
         raise InputError(
@@ -110,21 +183,25 @@ def _find_class(transformers: Any, config: Mapping[str, Any], names: Iterable[st
             f" {transformers.__version__} knows; correct it, or install the transformers that saved the model"
         )
     config_class = transformers.CONFIG_MAPPING[model_type]
-    if config_class not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
-        raise InputError(
-            f"{file} has model_type '{model_type}', for which transformers has no masked language model; wrap its"
-            " encoder yourself: MaskedLanguageModel(AutoModel.from_pretrained(folder), vocab_size)"
-        )
     if config.get("quantization_config"):
         raise InputError(f"{file} is of a quantised model, which cannot be trained; take the one it was made of")
     kept = {name: value for name, value in config.items() if name not in _SET_ELSEWHERE}
     try:
         settings = config_class.from_dict(kept | _find_deberta_head(config, names))
     except Exception as error:  # transformers raises many kinds for a value it does not take
-        raise InputError(f"{file}: transformers cannot read it ({_first_line(error)})") from error
+        raise InputError(f"{file}: transformers cannot read it ({first_line(error)})") from error
     if settings.is_encoder_decoder:
         raise InputError(f"{file} has model_type '{model_type}', which writes text; take a model that encodes only")
-    return transformers.MODEL_FOR_MASKED_LM_MAPPING[config_class], settings
+    return settings
+
+
+def _find_class(transformers: Any, settings: Any, table: str) -> Any | None:
+    classes = getattr(transformers, table)
+    found: Any = classes.get(type(settings), None)
+    if not isinstance(found, Sequence):
+        return found
+    named = [one for one in found if one.__name__ in (settings.architectures or ())]  # Funnel has two encoders
+    return (named or found)[0]
 
 
 def _find_deberta_head(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, bool]:
@@ -134,16 +211,20 @@ def _find_deberta_head(config: Mapping[str, Any], names: Iterable[str]) -> dict[
     return {"legacy": not any(name.startswith("lm_predictions.") for name in names)}
 
 
-def _check_size(model_class: Any, settings: Any, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Compare the number of weights with what the configuration asks for, before memory is taken for it."""
+def _outline(model_class: Any, settings: Any, weights: Mapping[str, Tensor], folder: Path) -> Any:
+    """The model without memory for its weights."""
     num_layers = getattr(settings, "num_hidden_layers", 0)
     if isinstance(num_layers, int) and num_layers > max(len(weights), _FEW_LAYERS):
         raise InputError(f"{folder / CONFIG_FILE} has {num_layers:,} layers, the files {len(weights):,} weights")
     try:
         with torch.device("meta"):
-            outline = model_class(settings)
+            return model_class(settings)
     except Exception as error:  # transformers raises many kinds for settings that do not go together
-        raise InputError(f"{folder / CONFIG_FILE}: transformers cannot build it ({_first_line(error)})") from error
+        raise InputError(f"{folder / CONFIG_FILE}: transformers cannot build it ({first_line(error)})") from error
+
+
+def _check_size(outline: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Compare the number of weights with what the configuration asks for, before memory is taken for it."""
     asked = sum(parameter.numel() for parameter in outline.parameters())
     stored = sum(tensor.numel() for tensor in weights.values())
     if asked > _LARGEST_EXCESS * stored:
@@ -153,21 +234,25 @@ def _check_size(model_class: Any, settings: Any, weights: Mapping[str, Tensor], 
         )
 
 
-def _build(model_class: Any, settings: Any, weights: Mapping[str, Tensor], folder: Path) -> tuple[Any, list[str]]:
-    """The filled model, and the names of weights that it has and the files have not."""
+def _build(
+    model_class: Any, settings: Any, weights: Mapping[str, Tensor], folder: Path
+) -> tuple[Any, list[str], list[str]]:
+    """The filled model, the names of weights that the files have not, and of those that it has no place for."""
     try:
         model, report = model_class.from_pretrained(
             None, config=settings, state_dict=dict(weights), dtype=torch.float32, output_loading_info=True
         )
     except Exception as error:  # transformers raises many kinds for weights of other shapes
-        raise InputError(f"{folder}: transformers cannot load it ({_first_line(error)})") from error
-    warn_of_unused({name.rpartition(".")[0] for name in report["unexpected_keys"]}, folder)
-    return model, sorted(report["missing_keys"])
+        raise InputError(f"{folder}: transformers cannot load it ({first_line(error)})") from error
+    return model, sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
 
 
-def _check_complete(missing: list[str], folder: Path) -> None:
-    if missing:
-        raise InputError(f"{folder} lacks {len(missing)} weights of the model, first '{missing[0]}'")
+def _check_complete(model: Any, missing: Iterable[str], folder: Path) -> None:
+    """An encoder must be whole, but for a pooler, which pre-training may have left out."""
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
+    absent = [name for name in missing if name.startswith(prefix) and "pooler" not in name]
+    if absent:
+        raise InputError(f"{folder} lacks {len(absent)} weights of the model, first '{absent[0]}'")
 
 
 @torch.no_grad()
@@ -183,7 +268,7 @@ def _check_parts(model: Any, head: TransformersHead, folder: Path) -> int:
             whole: Tensor = model(**inputs).logits
             parts = head(call_foreign(encoder, inputs))
     except Exception as error:  # what a class needs beside token ids shows in many ways
-        raise InputError(f"{folder}: {name} cannot be run on token ids alone ({_first_line(error)})") from error
+        raise InputError(f"{folder}: {name} cannot be run on token ids alone ({first_line(error)})") from error
     if parts.shape != whole.shape or not torch.allclose(parts, whole, rtol=1e-4, atol=1e-5):
         raise InputError(
             f"{folder}: {name} is not an encoder and a head that reads its hidden states, so it cannot be trained here;"
@@ -192,5 +277,5 @@ def _check_parts(model: Any, head: TransformersHead, folder: Path) -> int:
     return whole.shape[-1]
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

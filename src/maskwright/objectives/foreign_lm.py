@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +11,12 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError, InputWarning
 from maskwright.models.family import State
-from maskwright.models.pretrained import OWN_KEY, load_into
+from maskwright.models.pretrained import load_into
 from maskwright.models.transformers_head import TransformersHead
 from maskwright.models.transformers_loading import load_transformers_model
 from maskwright.models.weights_reading import WEIGHTS_FILE
 from maskwright.text.tokenizer import has_tokenizer, load_tokenizer
+from maskwright.text.tokenizer_files import advise_conversion
 
 
 def load_foreign(
@@ -42,11 +41,9 @@ def _guess_special_tokens(config: Mapping[str, Any], folder: Path) -> dict[str, 
         return {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": tokenizer.all_special_ids}
     if isinstance(config.get("mask_token_id"), int):
         return {"mask_token_id": config["mask_token_id"]}
-    place = repr(str(folder))
-    code = f"from transformers import AutoTokenizer; AutoTokenizer.from_pretrained({place}).save_pretrained({place})"
     warnings.warn(
-        f"{folder} has no tokenizer.json, so that its mask token is not known and BERT's is taken; make one with:"
-        f" python -c {shlex.quote(code)}",
+        f"{folder} has no tokenizer.json, so that its mask token is not known and BERT's is taken;"
+        f" {advise_conversion(folder)}",
         InputWarning,
         stacklevel=5,
     )
@@ -63,13 +60,6 @@ def _accept_new_head(folder: Path, may_lack_head: bool) -> None:
         InputWarning,
         stacklevel=4,
     )
-
-
-def describe_foreign(mlm_head: TransformersHead) -> dict[str, Any]:
-    """Their config.json, with a place for what is ours."""
-    config: dict[str, Any] = json.loads(mlm_head.rest.config.to_json_string())
-    dtype = str(next(mlm_head.parameters()).dtype).removeprefix("torch.")
-    return config | {"architectures": [type(mlm_head.rest).__name__], "dtype": dtype, OWN_KEY: {}}
 
 
 def to_foreign_state(encoder: nn.Module, mlm_head: TransformersHead) -> State:

@@ -29,9 +29,9 @@ from maskwright.models.pretrained import (
     resolve_folder,
     warn_of_unused,
 )
-from maskwright.models.transformers_loading import is_foreign
+from maskwright.models.transformers_loading import describe_config, is_foreign
 from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_config, read_shapes
-from maskwright.objectives.foreign_lm import describe_foreign, fill_foreign, load_foreign, to_foreign_state
+from maskwright.objectives.foreign_lm import fill_foreign, load_foreign, to_foreign_state
 from maskwright.objectives.kinds import Build, describe_objective, find_objective
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.snapshot import ModelSnapshot
@@ -52,7 +52,7 @@ def snapshot_masked_lm(model: MaskedLanguageModel, tokenizer: Any = None, wait: 
         config = _describe(model, model.encoder)
         weights = _to_theirs(model, model.encoder)
     elif model.mlm_head is not None:
-        config = describe_foreign(model.mlm_head)
+        config = describe_config(model.mlm_head.rest)
         weights = to_foreign_state(model.encoder, model.mlm_head)
     else:
         config = {"model_type": CUSTOM_TYPE, "encoder_class": type(model.encoder).__name__, OWN_KEY: {}}

@@ -23,6 +23,8 @@ class ModelSnapshot:
     """Further weights by the name of their file, for what Hugging Face's layout has no place for."""
     small_files: Mapping[str, Any] = field(default_factory=dict)
     """What further JSON files hold, by their names."""
+    pads_left: bool = False
+    """Whether others must put padding before a text."""
 
     def write(self, folder: Path) -> None:
         write_model_folder(folder, self.config, self.weights)
@@ -30,4 +32,5 @@ class ModelSnapshot:
             write_safetensors(folder / name, weights)
         write_small_files(folder, self.small_files)
         if self.tokenizer is not None:
-            self.tokenizer.save(folder, has_segments=self.config.get("type_vocab_size", 0) > 1)
+            has_segments = self.config.get("type_vocab_size", 0) > 1
+            self.tokenizer.save(folder, has_segments, self.pads_left)

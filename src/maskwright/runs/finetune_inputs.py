@@ -6,24 +6,27 @@ import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from maskwright.errors import InputError
-from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoding import find_max_length
 from maskwright.models.family import State
 from maskwright.models.fine_tuned import find_task_architecture
 from maskwright.models.pretrained import resolve_folder
+from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.runs.texts import Say
 from maskwright.suggestions import suggest
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.features import Features
+from maskwright.tasks.foreign import find_missing_class
 from maskwright.tasks.kinds import TaskKind, check_own_settings, find_kind
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.saving import adopt_dense, load_pretrained
+from maskwright.tasks.saving import build_new, load_pretrained
 from maskwright.tasks.task import Task
 from maskwright.text.tokenizer import Tokenizer
 
@@ -40,7 +43,7 @@ class TaskInputs:
     validation: TaskLoader
     fingerprint: str
     """Changes with the examples and the tokenizer, so that a run is not resumed on others."""
-    encoder: PackedEncoder
+    encoder: TunedEncoder
     encoder_config: dict[str, Any]
     weights: State
 
@@ -50,11 +53,13 @@ class TaskInputs:
 
     def build_model(self, seed: int) -> TaskModel:
         """The encoder with a new head; the seed decides what is new."""
-        config, encoder = self.config, copy.deepcopy(self.encoder)
+        config = self.config
         torch.manual_seed(seed)
         described = {**self.encoder_config, **self.task.describe()}
-        task_head = self.kind.build_head(encoder, self.task.num_outputs, described)
-        adopt_dense(task_head, encoder, self.weights)
+        if isinstance(self.encoder, TransformersEncoder):  # heads that find the end of a question look for it
+            described["sep_token_id"] = self.tokenizer.sep_token_id
+        folder = Path(config.model)
+        encoder, task_head = build_new(self.kind, self.task, self.encoder, described, self.weights, folder)
         if task_head.output is not None:
             self.task.prepare_head(task_head.output, self.train.targets)
         model = TaskModel(encoder, task_head, copy.deepcopy(self.task), config.layer_decay)
@@ -76,12 +81,21 @@ def load_task_inputs(config: TaskConfig, say: Say) -> TaskInputs:
         task.check_examples(file.examples)  # unknown labels are said before the model is read
     encoder, encoder_config, weights = load_pretrained(resolve_folder(config.model))
     _say_fine_tuned(config.model, encoder_config, say)
+    _say_own_head(kind, encoder, say)
     tokenizer = open_tokenizer(config.model)
     _check_vocabulary(tokenizer, encoder, config.model)
     max_length = _choose_max_length(config, encoder)
     features = [kind.featurize(file.examples, tokenizer, max_length, config) for file in files]
+    is_padded = isinstance(encoder, TransformersEncoder)
     train, validation = (
-        kind.loader(one, task.encode_targets(one.examples), tokenizer, batch_size=config.batch_size, shuffle=not number)
+        kind.loader(
+            one,
+            task.encode_targets(one.examples),
+            tokenizer,
+            batch_size=config.batch_size,
+            shuffle=not number,
+            groups_lengths=is_padded,
+        )
         for number, one in enumerate(features)
     )
     for name, file, one in zip(("train", "held out"), files, features, strict=True):
@@ -98,13 +112,22 @@ def _say_fine_tuned(name: str, encoder_config: Mapping[str, Any], say: Say) -> N
         say(f"{name} holds {architecture}, fine-tuned before: its last layer is replaced by a new one")
 
 
+def _say_own_head(kind: TaskKind, encoder: TunedEncoder, say: Say) -> None:
+    missing = find_missing_class(kind, encoder) if isinstance(encoder, TransformersEncoder) else None
+    if missing is not None:
+        say(
+            f"transformers has no {missing}: the head is Maskwright's own, and transformers reads the encoder of the"
+            " model alone (AutoModel)"
+        )
+
+
 def _check_metric(task: Task, metric: str | None) -> None:
     known = [name for name in task.compute_metrics([0.0] * (2 + task.num_figures)) if name != "loss"]
     if metric is not None and metric not in known:
         raise InputError(f"--metric is '{metric}', which this task does not have{suggest(metric, known)}")
 
 
-def _check_vocabulary(tokenizer: Tokenizer, encoder: PackedEncoder, model: str) -> None:
+def _check_vocabulary(tokenizer: Tokenizer, encoder: TunedEncoder, model: str) -> None:
     if tokenizer.vocab_size > encoder.vocab_size:
         raise InputError(
             f"the tokenizer of {model} has {tokenizer.vocab_size} tokens, its encoder {encoder.vocab_size}; the two do"
@@ -112,11 +135,12 @@ def _check_vocabulary(tokenizer: Tokenizer, encoder: PackedEncoder, model: str) 
         )
 
 
-def _choose_max_length(config: TaskConfig, encoder: PackedEncoder) -> int:
+def _choose_max_length(config: TaskConfig, encoder: TunedEncoder) -> int:
     if config.max_length is None:
         return encoder.max_length
-    if config.max_length > encoder.max_length:
-        raise InputError(f"--max-length is {config.max_length}, {config.model} takes {encoder.max_length}; lower it")
+    limit = find_max_length(encoder)
+    if limit is not None and config.max_length > limit:
+        raise InputError(f"--max-length is {config.max_length}, {config.model} takes {limit}; lower it")
     return config.max_length
 
 

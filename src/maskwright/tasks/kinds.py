@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.pretrained import read_own_settings
+from maskwright.models.transformers_loading import ENCODER
 from maskwright.suggestions import suggest
 from maskwright.tasks.columns import ColumnNames
 from maskwright.tasks.config import TaskConfig
@@ -39,6 +40,10 @@ from maskwright.tasks.similarity.group_loader import GroupLoader
 from maskwright.tasks.task import Task
 from maskwright.tasks.task_head import TaskHead
 from maskwright.text.tokenizer import Tokenizer
+
+SEQUENCE_CLASSES = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING"
+TOKEN_CLASSES = "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING"  # noqa: S105 (a name of transformers, no password)
+SPAN_CLASSES = "MODEL_FOR_QUESTION_ANSWERING_MAPPING"
 
 
 class ExampleSource(Protocol):
@@ -69,6 +74,8 @@ class TaskKind:
     """The task that training examples ask for."""
     from_description: Callable[[Mapping[str, Any]], Task]
     """The task of a saved model, from its config.json."""
+    their_classes: str
+    """The table of transformers with its classes for the task, for encoders that only transformers knows."""
     loader: type[TaskLoader] = TaskLoader
     own_settings: tuple[str, ...] = ()
     """Those of `TaskConfig` that not every task has."""
@@ -97,10 +104,20 @@ def _featurize(examples: Sequence[Example], tokenizer: Tokenizer, max_length: in
 
 KINDS = {
     "classification": TaskKind(
-        _read, _featurize, build_sequence_head, Classification.from_examples, Classification.from_description
+        _read,
+        _featurize,
+        build_sequence_head,
+        Classification.from_examples,
+        Classification.from_description,
+        SEQUENCE_CLASSES,
     ),
     "multi-label": TaskKind(
-        _read_multi_label, _featurize, build_sequence_head, MultiLabel.from_examples, MultiLabel.from_description
+        _read_multi_label,
+        _featurize,
+        build_sequence_head,
+        MultiLabel.from_examples,
+        MultiLabel.from_description,
+        SEQUENCE_CLASSES,
     ),
     "ner": TaskKind(
         read_tagged_file,
@@ -108,10 +125,16 @@ KINDS = {
         build_token_head,
         TokenClassification.from_examples,
         TokenClassification.from_description,
+        TOKEN_CLASSES,
         own_settings=("tag_scheme",),
     ),
     "pairs": TaskKind(
-        _read_pairs, _featurize, build_sequence_head, Classification.from_examples, Classification.from_description
+        _read_pairs,
+        _featurize,
+        build_sequence_head,
+        Classification.from_examples,
+        Classification.from_description,
+        SEQUENCE_CLASSES,
     ),
     "qa": TaskKind(
         read_questions,
@@ -119,10 +142,16 @@ KINDS = {
         build_span_head,
         QuestionAnswering.from_examples,
         QuestionAnswering.from_description,
+        SPAN_CLASSES,
         own_settings=("doc_stride", "max_answer_length", "max_question_length"),
     ),
     "regression": TaskKind(
-        _read, _featurize, build_sequence_head, Regression.from_examples, Regression.from_description
+        _read,
+        _featurize,
+        build_sequence_head,
+        Regression.from_examples,
+        Regression.from_description,
+        SEQUENCE_CLASSES,
     ),
     "similarity": TaskKind(
         read_similarity,
@@ -130,6 +159,7 @@ KINDS = {
         build_embedding_head,
         build_similarity,
         load_similarity,
+        ENCODER,
         GroupLoader,
         own_settings=("loss", "pooling", "temperature", "negative_column"),
     ),
@@ -167,7 +197,7 @@ def find_described_kind(config: Mapping[str, Any], folder: Path) -> TaskKind:
         return KINDS["similarity"]
     if any(name.endswith(TOKEN_ARCHITECTURE) for name in names):
         return KINDS["ner"]
-    if any(name.endswith(SPAN_ARCHITECTURE) for name in names):
+    if any(name.removesuffix("Simple").endswith(SPAN_ARCHITECTURE) for name in names):  # XLNet's, XLM's
         return KINDS["qa"]
     if not any(name.endswith(SEQUENCE_ARCHITECTURE) for name in names):
         found = ", ".join(names) or "no architecture"

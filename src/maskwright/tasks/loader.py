@@ -34,6 +34,8 @@ from maskwright.text.tokenizer import Tokenizer
 _NO_ROWS = np.empty(0, np.int64)
 _SHORT_ROW = 128
 """Examples shorter than this share rows; longer rows would pay more for attention than packing saves."""
+_POOL_BATCHES = 50
+"""Batches that are cut from one pool: enough to be even, few enough to differ from epoch to epoch."""
 
 
 class TaskLoader:
@@ -48,13 +50,18 @@ class TaskLoader:
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
+        groups_lengths: bool = False,
     ) -> None:
-        """`targets` has one row for each example of `features`."""
+        """`targets` has one row for each example of `features`.
+
+        With `groups_lengths` the examples of a batch are of similar length, for encoders that pad.
+        """
         self.features = features
         self.targets = targets
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle
+        self.groups_lengths = groups_lengths
         self.rank, self.world_size = 0, 1
         self._sizes = features.sizes
         self.longest = int(self._sizes.max())
@@ -102,9 +109,23 @@ class TaskLoader:
         order = np.arange(self.num_examples)
         if self.shuffle:
             order = permutation(self.num_examples, compute_key(self.seed, epoch, Stream.ORDER)).numpy()
+        # Examples that are each other's negatives stay as the order has them: who they are is part of the loss.
+        if self.groups_lengths and not self.needs_whole_batches:
+            order = self._group_lengths(order, compute_key(self.seed, epoch, Stream.ROWS))
         for start in range(start_batch * self.batch_size, self.num_examples, self.batch_size):
             batch = self.build_batch(order[start : start + self.batch_size])
             yield batch.pin_memory() if torch.cuda.is_available() else batch
+
+    def _group_lengths(self, order: NDArray[np.int64], key: int) -> NDArray[np.int64]:
+        """An order whose batches are cut from pools sorted by length, the full batches of an epoch mixed again."""
+        pool_size = _POOL_BATCHES * self.batch_size
+        pools = np.split(order, range(pool_size, len(order), pool_size))
+        grouped = np.concatenate([pool[np.argsort(-self._sizes[pool], kind="stable")] for pool in pools])
+        num_full = len(grouped) // self.batch_size
+        if self.shuffle:
+            full = grouped[: num_full * self.batch_size].reshape(num_full, self.batch_size)
+            grouped[: full.size] = full[permutation(num_full, key).numpy()].ravel()
+        return grouped
 
     def build_batch(self, examples: NDArray[np.int64]) -> TaskBatch:
         """This rank's rows of a batch of these examples."""

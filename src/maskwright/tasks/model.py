@@ -14,8 +14,8 @@ from torch import Tensor
 from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch, TokenMasker
-from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import encode
+from maskwright.models.encoding import call_foreign, encode, find_max_length
+from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.objectives.loss import LossSums
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.snapshot import ModelSnapshot
@@ -42,9 +42,9 @@ class TaskModel(Objective):
 
     mode = "task"
     mask_ratio = 0.0
-    encoder: PackedEncoder
+    encoder: TunedEncoder
 
-    def __init__(self, encoder: PackedEncoder, task_head: TaskHead, task: Task, layer_decay: float = 1.0) -> None:
+    def __init__(self, encoder: TunedEncoder, task_head: TaskHead, task: Task, layer_decay: float = 1.0) -> None:
         """`layer_decay` is the learning rate of a layer against that of the next one."""
         super().__init__()
         self.encoder = encoder
@@ -75,18 +75,27 @@ class TaskModel(Objective):
         if isinstance(input_ids, Mapping):
             labels = input_ids.get("labels") if labels is None else labels
         batch = as_packed(input_ids, attention_mask, token_type_ids)
-        if batch.input_ids.shape[1] > self.encoder.max_length:
+        limit = find_max_length(self.encoder)
+        if limit is not None and batch.input_ids.shape[1] > limit:
             raise InputError(
-                f"the input has {batch.input_ids.shape[1]} tokens, the model has {self.encoder.max_length} positions;"
-                " shorten the input"
+                f"the input has {batch.input_ids.shape[1]} tokens, the model has {limit} positions; shorten the input"
             )
-        logits = self._compute_logits(batch, num_documents=1)
+        logits = self.task_head(self._encode_padded(batch), batch, 1)
         output = TaskOutput(logits=logits if self.task_head.is_per_token else logits.squeeze(1))
         if labels is not None:
             targets = self.task.read_labels(labels)
             sums = self.task.loss_sums(self.task.arrange(logits, batch, targets), targets)
             output["loss"] = sums.loss_sum / sums.num_labelled.clamp(min=1)
         return output
+
+    def _encode_padded(self, batch: PackedBatch) -> Tensor:
+        """Of rows of one document each, which encoders of others read as they are; so a graph can be traced."""
+        if not isinstance(self.encoder, TransformersEncoder):
+            return encode(self.encoder, batch)
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.document_ids}
+        if batch.token_type_ids is not None:
+            inputs["token_type_ids"] = batch.token_type_ids
+        return call_foreign(self.encoder, inputs)
 
     def predict(self, batch: PackedBatch) -> Tensor:
         """Logits of a packed batch, (B, N, C) for whole documents; meaningless where a row has fewer than N."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import family_of
 from maskwright.models.family import State
@@ -22,31 +22,43 @@ from maskwright.models.pretrained import (
     read_model_folder,
     resolve_folder,
 )
+from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.models.transformers_loading import is_foreign
 from maskwright.models.weights_reading import WEIGHTS_FILE
 from maskwright.objectives.snapshot import ModelSnapshot
-from maskwright.tasks.kinds import find_described_kind
+from maskwright.tasks.foreign import build_foreign, describe_foreign, fill_foreign, load_foreign_encoder
+from maskwright.tasks.kinds import TaskKind, find_described_kind
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.task_head import TaskHead
+from maskwright.tasks.task import Task
+from maskwright.tasks.task_head import TaskHead, name_head_weights
 from maskwright.text.tokenizer import as_tokenizer
 
 
 def snapshot_task(model: TaskModel, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
     """Without `wait` copies from a GPU still run on return."""
     tokenizer = None if tokenizer is None else as_tokenizer(tokenizer)
-    family = family_of(model.encoder)
-    config = describe_encoder(model.encoder, with_head=True)
-    prefix = OWN_TYPE_PREFIX if str(config["model_type"]).startswith(OWN_TYPE_PREFIX) else ""
-    config["architectures"] = [f"{prefix}{model.task_head.files.architecture}"]
+    config, weights = _describe(model)
     described = {**model.task_head.files.settings, **model.task.describe()}
     config |= {**described, OWN_KEY: {**config[OWN_KEY], **described.get(OWN_KEY, {})}}
     if tokenizer is not None:
         config |= {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
+    small_files = model.task_head.files.small_files
+    pads_left = isinstance(model.encoder, TransformersEncoder) and model.encoder.pads_left
+    return ModelSnapshot(config, copy_to_cpu(weights, wait), tokenizer, small_files=small_files, pads_left=pads_left)
+
+
+def _describe(model: TaskModel) -> tuple[dict[str, Any], State]:
+    """config.json without the task, and all weights under their names."""
+    if isinstance(model.encoder, TransformersEncoder):
+        return describe_foreign(model.encoder, model.task_head)
+    family = family_of(model.encoder)
+    config = describe_encoder(model.encoder, with_head=True)
+    prefix = OWN_TYPE_PREFIX if str(config["model_type"]).startswith(OWN_TYPE_PREFIX) else ""
+    config["architectures"] = [f"{prefix}{model.task_head.files.architecture}"]
     weights = {f"{family.prefix}.{name}": one for name, one in family.to_theirs(model.encoder.state_dict()).items()}
     head_state = model.task_head.state_dict()
-    weights |= {theirs: head_state[ours] for ours, theirs in _name_weights(model.task_head).items()}
-    small_files = model.task_head.files.small_files
-    return ModelSnapshot(config, copy_to_cpu(weights, wait), tokenizer, small_files=small_files)
+    weights |= {theirs: head_state[ours] for ours, theirs in name_head_weights(model.task_head).items()}
+    return config, weights
 
 
 def fill_task(model: TaskModel, folder: Path) -> None:
@@ -57,22 +69,41 @@ def fill_task(model: TaskModel, folder: Path) -> None:
 def load_task(folder_or_id: str | Path) -> TaskModel:
     folder = resolve_folder(folder_or_id)
     config, weights = read_model_folder(folder)
-    refuse_foreign(config, folder)
     kind = find_described_kind(config, folder)
     task = kind.from_description(config)
+    if is_foreign(config):
+        their_encoder, task_head = build_foreign(kind, task.num_outputs, config, weights, folder)
+        return TaskModel(their_encoder, task_head, task).eval()
     encoder = build_encoder(config, folder, weights)
     model = TaskModel(encoder, kind.build_head(encoder, task.num_outputs, config), task)
     _fill(model, weights, folder)
     return model.eval()
 
 
-def load_pretrained(folder: Path) -> tuple[PackedEncoder, dict[str, Any], State]:
+def load_pretrained(folder: Path) -> tuple[TunedEncoder, dict[str, Any], State]:
     """An encoder to be fine-tuned, with the config.json and all weights it came with."""
     config, weights = read_model_folder(folder)
-    refuse_foreign(config, folder)
+    if is_foreign(config):
+        return load_foreign_encoder(config, weights, folder), config, weights
     encoder = build_encoder(config, folder, weights)
     encoder.load_state_dict(family_of(encoder).from_theirs(weights, encoder.state_dict()))
     return encoder, config, weights
+
+
+def build_new(
+    kind: TaskKind, task: Task, encoder: TunedEncoder, config: Mapping[str, Any], weights: State, folder: Path
+) -> tuple[TunedEncoder, TaskHead]:
+    """A copy of the encoder and a new head for it, which keeps what pre-training left of one.
+
+    `config` is the config.json that encoder and weights came with and what the task says of its labels.
+    """
+    if isinstance(encoder, TransformersEncoder):
+        own = {name: tensor.clone() for name, tensor in weights.items()}  # transformers takes tensors as they are
+        return build_foreign(kind, task.num_outputs, config, own, folder, is_new=True)
+    encoder = copy.deepcopy(encoder)
+    task_head = kind.build_head(encoder, task.num_outputs, config)
+    adopt_dense(task_head, encoder, weights)
+    return encoder, task_head
 
 
 def adopt_dense(task_head: TaskHead, encoder: PackedEncoder, weights: Mapping[str, Tensor]) -> bool:
@@ -87,35 +118,22 @@ def adopt_dense(task_head: TaskHead, encoder: PackedEncoder, weights: Mapping[st
         return False
     state, last = task_head.state_dict(), {id(param) for param in task_head.output.parameters()}
     inner = {name for name, param in task_head.named_parameters() if id(param) not in last}
-    names = {ours: family.normalise_name(theirs) for ours, theirs in _name_weights(task_head).items() if ours in inner}
+    names = {
+        ours: family.normalise_name(theirs) for ours, theirs in name_head_weights(task_head).items() if ours in inner
+    }
     if not all(theirs in given and given[theirs].shape == state[ours].shape for ours, theirs in names.items()):
         return False
     task_head.load_state_dict({**state, **{ours: given[theirs] for ours, theirs in names.items()}})
     return True
 
 
-def refuse_foreign(config: Mapping[str, Any], folder: Path) -> None:
-    if is_foreign(config) or "model_type" not in config:
-        raise InputError(
-            f"{folder} has model_type '{config.get('model_type')}', which is not built natively; fine-tune a BERT,"
-            " RoBERTa, XLM-R, DistilBERT, ALBERT, ELECTRA, MPNet or ModernBERT"
-        )
-
-
 def _fill(model: TaskModel, weights: State, folder: Path) -> None:
+    if isinstance(model.encoder, TransformersEncoder):
+        fill_foreign(model.encoder, model.task_head, weights, folder)
+        return
     family = family_of(model.encoder)
     given = family.normalise(weights)
     load_into(model.encoder, family.from_theirs(weights, model.encoder.state_dict()), folder / WEIGHTS_FILE)
-    names = {ours: family.normalise_name(theirs) for ours, theirs in _name_weights(model.task_head).items()}
+    names = {ours: family.normalise_name(theirs) for ours, theirs in name_head_weights(model.task_head).items()}
     head_state = {ours: given[theirs] for ours, theirs in names.items() if theirs in given}
     load_into(model.task_head, head_state, folder / WEIGHTS_FILE)
-
-
-def _name_weights(task_head: TaskHead) -> dict[str, str]:
-    """Their names of the head's weights."""
-    modules = dict(task_head.named_modules())
-    return {
-        f"{ours}.{name}": f"{theirs}.{name}"
-        for ours, theirs in task_head.files.modules.items()
-        for name, _ in modules[ours].named_parameters()
-    }

@@ -98,30 +98,47 @@ class SequenceTransform(nn.Module):
         return self.output(self.dropout(self.norm(self.activation(self.dense(pooled)))))
 
 
+class Answered(nn.Module):
+    """Stands where the encoder's class has a head of its own: what comes in are the logits."""
+
+    output: nn.Linear
+
+    def __init__(self, output: nn.Linear) -> None:
+        """`output` is the last layer of that head, which stays the encoder's alone."""
+        super().__init__()
+        self.__dict__["output"] = output  # not as a module, whose weights would be counted twice
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return logits
+
+
 class SequenceHead(TaskHead):
     """Logits (B, N, C) of whole documents."""
 
-    def __init__(
-        self,
-        width: int,
-        num_outputs: int,
-        shape: SequenceHeadShape,
-        files: HeadFiles,
-        initializer_range: float = 0.02,
-    ) -> None:
+    def __init__(self, transform: SequenceTransform | Answered, files: HeadFiles, pooling: Pooling = "cls") -> None:
         super().__init__()
-        self.shape = shape
+        self.transform = transform
         self.files = files
-        self.transform = SequenceTransform(width, num_outputs, shape, initializer_range)
+        self.pooling: Pooling = pooling
 
     @property
     def output(self) -> nn.Linear:
         return self.transform.output
 
     def forward(self, hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor:
-        return self.transform(pool(hidden, batch, num_documents, self.shape.pooling))
+        return self.transform(pool(hidden, batch, num_documents, self.pooling))
 
 
 def count_documents(batch: PackedBatch) -> int:
     """The most documents of a row; waits for the device."""
     return int(torch.clamp(batch.document_ids.max(), min=1))
+
+
+def name_head_weights(task_head: TaskHead) -> dict[str, str]:
+    """Hugging Face's names of the head's weights, by ours."""
+    modules = dict(task_head.named_modules())
+    return {
+        f"{ours}.{name}": f"{theirs}.{name}"
+        for ours, theirs in task_head.files.modules.items()
+        for name, _ in modules[ours].named_parameters()
+    }

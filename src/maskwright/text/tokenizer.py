@@ -193,11 +193,11 @@ class Tokenizer:
             advice = f"tokenizer.backend.{name}"
         raise AttributeError(f"a Tokenizer has no attribute '{name}'" + (f"; use {advice}" if advice else ""))
 
-    def save(self, folder: str | Path, has_segments: bool | None = None) -> None:
+    def save(self, folder: str | Path, has_segments: bool | None = None, pads_left: bool = False) -> None:
         """Write `tokenizer.json` and the two small files `transformers` reads beside it.
 
         A model that `has_segments` tells the two texts of a pair apart by them, so it must be given them; any other
-        refuses them. None: there is no model, and nothing is said.
+        refuses them. None: there is no model, and nothing is said. One that reads the last token `pads_left`.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -210,6 +210,8 @@ class Tokenizer:
         if has_segments is not None:
             segments = ["token_type_ids"] if has_segments else []
             settings["model_input_names"] = ["input_ids", *segments, "attention_mask"]
+        if pads_left:
+            settings["padding_side"] = "left"
         write_text(folder / FAST_FILE, self.backend.to_str(pretty=True))
         write_text(folder / SETTINGS_FILE, json.dumps(settings, indent=2) + "\n")
         write_text(folder / NAMES_FILE, json.dumps(names, indent=2) + "\n")

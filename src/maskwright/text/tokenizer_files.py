@@ -6,6 +6,7 @@ Beside them may lie `tokenizer_config.json`, `special_tokens_map.json` and `adde
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,18 @@ def _find_file(path: Path) -> Path:
         raise InputError(f"no tokenizer at {path}; give a folder that holds a {known}")
     found = next(path.glob(f"*{_SENTENCEPIECE_SUFFIX}"), None)
     if found is not None:
-        raise InputError(
-            f"{found} is a SentencePiece model, which is not read here; load it with transformers' AutoTokenizer,"
-            f" save_pretrained it, and give the folder with its {FAST_FILE}"
-        )
+        raise InputError(f"{found} is a SentencePiece model, which is not read here; {advise_conversion(path)}")
     raise InputError(f"no tokenizer at {path / FAST_FILE}; give a folder that holds a {known}")
+
+
+def advise_conversion(folder: Path) -> str:
+    """How a folder gets the file of a fast tokenizer."""
+    place = repr(str(folder))
+    code = f"from transformers import AutoTokenizer; AutoTokenizer.from_pretrained({place}).save_pretrained({place})"
+    return (
+        f"make a {FAST_FILE} of it once with: pip install transformers sentencepiece protobuf && python -c"
+        f" {shlex.quote(code)}"
+    )
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:

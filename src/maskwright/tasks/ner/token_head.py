@@ -17,7 +17,7 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import MODERNBERT_FAMILY, family_of
 from maskwright.models.init import init_weights
 from maskwright.tasks.sequence.layouts import build_modernbert_shape, describe_modernbert_shape, read_dropout
-from maskwright.tasks.task_head import HeadFiles, SequenceTransform, TaskHead
+from maskwright.tasks.task_head import Answered, HeadFiles, SequenceTransform, TaskHead
 
 TOKEN_ARCHITECTURE = "ForTokenClassification"  # noqa: S105 (a name of transformers, no password)
 
@@ -64,7 +64,7 @@ class TokenHead(TaskHead):
 
     is_per_token = True
 
-    def __init__(self, transform: TokenTransform | SequenceTransform, files: HeadFiles) -> None:
+    def __init__(self, transform: TokenTransform | SequenceTransform | Answered, files: HeadFiles) -> None:
         super().__init__()
         self.transform = transform
         self.files = files

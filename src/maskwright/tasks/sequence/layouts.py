@@ -10,7 +10,7 @@ from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import MODERNBERT_FAMILY, family_of
 from maskwright.models.weights_reading import CONFIG_FILE
-from maskwright.tasks.task_head import HeadFiles, SequenceHead, SequenceHeadShape
+from maskwright.tasks.task_head import HeadFiles, SequenceHead, SequenceHeadShape, SequenceTransform
 
 _DEFAULT_DROPOUT = 0.1
 
@@ -83,7 +83,8 @@ def build_sequence_head(encoder: PackedEncoder, num_outputs: int, config: Mappin
         modules["transform.norm"] = "head.norm"
         settings |= {**describe_modernbert_shape(shape), "classifier_pooling": shape.pooling}
     files = HeadFiles(layout.architecture, modules, settings)
-    return SequenceHead(encoder.hidden_size, num_outputs, shape, files, encoder.config.initializer_range)
+    transform = SequenceTransform(encoder.hidden_size, num_outputs, shape, encoder.config.initializer_range)
+    return SequenceHead(transform, files, shape.pooling)
 
 
 def build_modernbert_shape(encoder: PackedEncoder, config: Mapping[str, Any], dropout: float) -> SequenceHeadShape:

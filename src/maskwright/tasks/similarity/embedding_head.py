@@ -10,9 +10,11 @@ from torch import Tensor
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoding import name_encoder
 from maskwright.models.families import family_of
 from maskwright.models.pretrained import read_own_settings
 from maskwright.models.sentence_files import describe_pooling
+from maskwright.models.transformers_encoder import TunedEncoder
 from maskwright.suggestions import suggest
 from maskwright.tasks.pooling import Pooling, pool
 from maskwright.tasks.task_head import HeadFiles, TaskHead
@@ -36,13 +38,13 @@ class EmbeddingHead(TaskHead):
         return pool(hidden, batch, num_documents, self.pooling).float()
 
 
-def build_embedding_head(encoder: PackedEncoder, num_outputs: int, config: Mapping[str, Any]) -> EmbeddingHead:
+def build_embedding_head(encoder: TunedEncoder, num_outputs: int, config: Mapping[str, Any]) -> EmbeddingHead:
     """The head that a config.json of the task asks for."""
     settings = read_own_settings(config, SETTINGS_PART)
     pooling = check_pooling(str(settings.get("pooling")))
     given = settings.get("max_length")
     max_length = min(given, encoder.max_length) if isinstance(given, int) else encoder.max_length
-    architecture = family_of(encoder).architectures[0]
+    architecture = family_of(encoder).architectures[0] if isinstance(encoder, PackedEncoder) else name_encoder(encoder)
     files = HeadFiles(architecture, {}, {}, describe_pooling(encoder.hidden_size, pooling, max_length))
     return EmbeddingHead(pooling, files)
 

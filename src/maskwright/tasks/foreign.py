@@ -1,0 +1,146 @@
+"""Tasks on encoders that only `transformers` knows: the head is that of its own class for the task.
+
+A family without such a class gets a head of ours on its hidden states. Its folder is read by this program, and by
+`AutoModel`, which takes the encoder out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from maskwright.errors import InputError
+from maskwright.models.family import State
+from maskwright.models.pretrained import OWN_TYPE_PREFIX, load_into
+from maskwright.models.transformers_encoder import TransformersEncoder
+from maskwright.models.transformers_loading import (
+    ENCODER,
+    describe_config,
+    find_output_name,
+    load_transformers_class,
+)
+from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE
+from maskwright.tasks.kinds import SEQUENCE_CLASSES, SPAN_CLASSES, TOKEN_CLASSES, TaskKind
+from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, TokenHead, TokenTransform
+from maskwright.tasks.qa.span_head import SPAN_ARCHITECTURE
+from maskwright.tasks.sequence.layouts import SEQUENCE_ARCHITECTURE
+from maskwright.tasks.similarity.embedding_head import build_embedding_head
+from maskwright.tasks.task_head import (
+    Answered,
+    HeadFiles,
+    SequenceHead,
+    SequenceHeadShape,
+    SequenceTransform,
+    TaskHead,
+    name_head_weights,
+)
+
+_ENDINGS = {
+    SEQUENCE_CLASSES: SEQUENCE_ARCHITECTURE,
+    TOKEN_CLASSES: TOKEN_ARCHITECTURE,
+    SPAN_CLASSES: SPAN_ARCHITECTURE,
+}
+_USUAL_DROPOUT = 0.1
+
+
+def load_foreign_encoder(config: Mapping[str, Any], weights: Mapping[str, Tensor], folder: Path) -> TransformersEncoder:
+    """The encoder alone, as `AutoModel` has it; it shares memory with `weights`."""
+    model = load_transformers_class(config, weights, folder, ENCODER)
+    if model is None:
+        raise InputError(
+            f"{folder / CONFIG_FILE} has model_type '{config['model_type']}', for which transformers has no encoder;"
+            " take a model that AutoModel loads"
+        )
+    return TransformersEncoder(model, folder).eval()
+
+
+def find_missing_class(kind: TaskKind, encoder: TransformersEncoder) -> str | None:
+    """What transformers would call its class of the encoder for a task, where it has none."""
+    has_class = type(encoder.config) in getattr(import_module("transformers"), kind.their_classes)
+    return None if has_class else _name_class(kind.their_classes, encoder)
+
+
+def _name_class(classes: str, encoder: TransformersEncoder) -> str:
+    return f"{type(encoder.base_model).__name__.removesuffix('Model')}{_ENDINGS[classes]}"
+
+
+def build_foreign(
+    kind: TaskKind,
+    num_outputs: int,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    folder: Path,
+    is_new: bool = False,
+) -> tuple[TransformersEncoder, TaskHead]:
+    """The encoder and the head of a task, filled; where `is_new` the last layer is drawn anew, and what is missing."""
+    if kind.their_classes == ENCODER:
+        encoder = load_foreign_encoder(config, weights, folder)
+        return encoder, build_embedding_head(encoder, num_outputs, config)
+    model = load_transformers_class(config, weights, folder, kind.their_classes, num_outputs, has_new_output=is_new)
+    if model is None:
+        encoder = load_foreign_encoder(config, weights, folder)
+        task_head = _build_own_head(kind.their_classes, encoder, num_outputs)
+        if not is_new:
+            _fill_head(task_head, weights, folder)
+        return encoder, task_head
+    files = HeadFiles(type(model).__name__, {}, {})
+    answered = Answered(model.get_submodule(find_output_name(model, num_outputs)))
+    head_class = SequenceHead if kind.their_classes == SEQUENCE_CLASSES else TokenHead
+    return TransformersEncoder(model, folder), head_class(answered, files)
+
+
+def has_own_head(task_head: TaskHead) -> bool:
+    """Whether the head is ours on an encoder of theirs, as transformers has none for it."""
+    return task_head.files.architecture.startswith(OWN_TYPE_PREFIX)
+
+
+def _build_own_head(classes: str, encoder: TransformersEncoder, num_outputs: int) -> TaskHead:
+    """In the way of BERT's and RoBERTa's, which most families have."""
+    architecture = f"{OWN_TYPE_PREFIX}{_name_class(classes, encoder)}"
+    given = getattr(encoder.config, "hidden_dropout_prob", None)
+    dropout = float(given) if isinstance(given, int | float) else _USUAL_DROPOUT
+    initializer_range = float(getattr(encoder.config, "initializer_range", 0.02))
+    if classes == SEQUENCE_CLASSES:
+        shape = SequenceHeadShape(dropout=dropout, drops_input=True)
+        modules = {"transform.dense": "classifier.dense", "transform.output": "classifier.out_proj"}
+        transform = SequenceTransform(encoder.hidden_size, num_outputs, shape, initializer_range)
+        return SequenceHead(transform, HeadFiles(architecture, modules, {}))
+    is_span = classes == SPAN_CLASSES
+    modules = {"transform.output": "qa_outputs" if is_span else "classifier"}
+    per_token = TokenTransform(encoder.hidden_size, num_outputs, 0.0 if is_span else dropout, initializer_range)
+    return TokenHead(per_token, HeadFiles(architecture, modules, {}))
+
+
+def describe_foreign(encoder: TransformersEncoder, task_head: TaskHead) -> tuple[dict[str, Any], State]:
+    """config.json without the task, and all weights under their names."""
+    model = encoder.model
+    config = describe_config(model) | {"architectures": [task_head.files.architecture]}
+    if hasattr(model.config, "type_vocab_size"):  # left out of their file where it is the default
+        config["type_vocab_size"] = model.config.type_vocab_size
+    state, ties = model.state_dict(keep_vars=True), dict(model.all_tied_weights_keys)
+    tied = {name for name, other in ties.items() if other in state and state.get(name) is state[other]}
+    prefix = f"{model.base_model_prefix}." if task_head.files.modules else ""
+    weights = {f"{prefix}{name}": tensor.detach() for name, tensor in state.items() if name not in tied}
+    head_state = task_head.state_dict()
+    return config, weights | {theirs: head_state[ours] for ours, theirs in name_head_weights(task_head).items()}
+
+
+def fill_foreign(encoder: TransformersEncoder, task_head: TaskHead, weights: State, folder: Path) -> None:
+    """Fill both from what `describe_foreign` gave."""
+    model = encoder.model
+    prefix = f"{model.base_model_prefix}." if task_head.files.modules else ""
+    given = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+    ties = dict(model.all_tied_weights_keys)
+    given |= {name: given[other] for name, other in ties.items() if name not in given and other in given}
+    load_into(model, given, folder / WEIGHTS_FILE)
+    _fill_head(task_head, weights, folder)
+
+
+def _fill_head(task_head: TaskHead, weights: Mapping[str, Tensor], folder: Path) -> None:
+    names = name_head_weights(task_head)
+    state = {ours: weights[theirs] for ours, theirs in names.items() if theirs in weights}
+    load_into(task_head, state, folder / WEIGHTS_FILE)
