@@ -16,7 +16,7 @@ from maskwright.errors import RunError
 Command = Callable[..., Any]
 SURFACE = {
     "": {"--version", "--debug"},
-    "train": {"settings", "--overwrite", "--list"},
+    "train": {"settings", "--config", "--overwrite", "--list"},
     "adapt": {
         "model",
         "words",
@@ -59,7 +59,7 @@ SURFACE = {
         "--patience",
         "--overwrite",
     },
-    "doctor": {"settings", "--json"},
+    "doctor": {"settings", "--config", "--json"},
     "fill": {"model", "text", "--top-k", "--json"},
     "eval": {
         "model",
@@ -89,8 +89,11 @@ SURFACE = {
         "--pooling",
         "--normalize",
         "--aggregation",
+        "--aggregation-strategy",
         "--label",
+        "--candidate-label",
         "--hypothesis",
+        "--hypothesis-template",
         "--multi-label",
         "--question",
         "--max-answer-length",

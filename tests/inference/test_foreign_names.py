@@ -160,7 +160,7 @@ def test_options_of_a_call_are_for_that_call_alone(bert_folder: Path) -> None:
             lambda folder: pipeline("fill-mask", folder, topk=1, top_k=1),
             "'top_k' is .*both are given|'topk' is another",
         ),
-        (lambda folder: pipeline("fill-mask", folder)(), "the call has no input alone; expected a text"),
+        (lambda folder: pipeline("fill-mask", folder)(), "the call has no input; expected a text"),
         (lambda folder: pipeline("fill-mask", folder)("[MASK]", "[MASK]"), "2 arguments are given: make a list"),
         (
             lambda folder: pipeline("fill-mask", folder)("[MASK]", aggregation_strategy="x"),

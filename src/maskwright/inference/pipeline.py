@@ -145,7 +145,8 @@ def _join_named(inputs: Any, named: Mapping[str, Any], kind: Kind[Any, Any]) -> 
     if inputs is not None:
         return inputs
     if len(named) < max(len(names), 1):
-        raise InputError(f"the call has {', '.join(named) or 'no input'} alone; expected {expected}")
+        found = f"{', '.join(named)} alone" if named else "no input"
+        raise InputError(f"the call has {found}; expected {expected}")
     if all(isinstance(column, str) for column in named.values()):
         return named
     columns = [[column] if isinstance(column, str) else list(column) for column in named.values()]
