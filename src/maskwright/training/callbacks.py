@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from maskwright.errors import InputError
-from maskwright.storage import whole_folder
+from maskwright.storage import naming, restore_folder, whole_folder
 
 if TYPE_CHECKING:
     from maskwright.training.trainer import Trainer
@@ -156,8 +156,10 @@ class EarlyStopping(Callback):
     def on_train_end(self) -> None:
         if self._best_weights is not None:
             self.trainer.model.load_state_dict(self._best_weights)
-        elif self._is_resumed and self.best_folder is not None and self.best_folder.is_dir():
-            self.trainer.model.load_weights(self.best_folder)
+        elif self._is_resumed and self.best_folder is not None:
+            restore_folder(self.best_folder)
+            if self.best_folder.is_dir():
+                self.trainer.model.load_weights(self.best_folder)
 
 
 class TensorBoard(Callback):
@@ -169,7 +171,9 @@ class TensorBoard(Callback):
         except ImportError as error:
             raise InputError("TensorBoard needs an extra: pip install 'maskwright[track]'") from error
         self.update_freq = update_freq
-        self._writer = SummaryWriter(str(log_dir))
+        self.log_dir = Path(log_dir)
+        with naming(self.log_dir):
+            self._writer = SummaryWriter(str(log_dir))
 
     def on_log(self, metrics: Metrics) -> None:
         if self.update_freq == "batch":
@@ -179,12 +183,14 @@ class TensorBoard(Callback):
         self._write("epoch", metrics, epoch)
 
     def close(self) -> None:
-        self._writer.close()
+        with naming(self.log_dir):
+            self._writer.close()
 
     def _write(self, prefix: str, metrics: Metrics, step: int) -> None:
-        for name, value in metrics.items():
-            if name not in ("step", "epoch"):
-                self._writer.add_scalar(f"{prefix}/{name}", value, step)
+        with naming(self.log_dir):
+            for name, value in metrics.items():
+                if name not in ("step", "epoch"):
+                    self._writer.add_scalar(f"{prefix}/{name}", value, step)
 
 
 class _Best:
