@@ -78,6 +78,8 @@ def main() -> None:
     warnings.showwarning = _show_warning
     try:
         code = app(standalone_mode=False)
+        if code == _INTERRUPTED:
+            echo("interrupted; the same command goes on from what was saved", err=True)
     except Exception as error:
         if not _is_expected(error):
             raise
@@ -87,8 +89,6 @@ def main() -> None:
         if message and _speaks(error):
             echo(f"error: {message}", err=True)
         code = _exit_code(error)
-    if code == _INTERRUPTED:
-        echo("interrupted; the same command goes on from what was saved", err=True)
     sys.exit(code)
 
 

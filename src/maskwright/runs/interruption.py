@@ -152,7 +152,10 @@ def _describe_kept(folders: Sequence[Path]) -> str:
 
 
 class GracefulStop(Callback):
-    """Holds signals back while a run trains: the step or evaluation is finished and saved, then the run ends."""
+    """Holds signals back while a run trains: the step or evaluation is finished and saved, then the run ends.
+
+    Before a process leaves, all wait for the writing: a launcher that sees one leave ends the others.
+    """
 
     on_every_rank = True
 
@@ -169,19 +172,25 @@ class GracefulStop(Callback):
 
     def on_step_end(self, step: int) -> None:
         if self.trainer.agreed_signal:
-            self._leave(self.trainer.agreed_signal, is_saved=False)
+            self._save()
+            self.trainer.finish_writing()
+            self._leave(self.trainer.agreed_signal)
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
         if self.trainer.agreed_signal:
-            self._leave(self.trainer.agreed_signal, is_saved=self.trainer.stop_training)
+            if not self.trainer.stop_training:  # or else the last checkpoint has just been taken
+                self._save()
+            self.trainer.finish_writing()
+            self._leave(self.trainer.agreed_signal)
 
     def on_train_end(self) -> None:
         """A signal that came after the last epoch ends the run here; from here on they act at once."""
+        self.trainer.finish_writing()
         if self.trainer.agree_on_signal():
-            self._leave(self.trainer.agreed_signal, is_saved=True)
+            self._leave(self.trainer.agreed_signal)
         self.close()
         if self.trainer.received_signal:  # since the processes agreed
-            self._leave(self.trainer.received_signal, is_saved=True)
+            self._leave(self.trainer.received_signal)
 
     def close(self) -> None:
         if self._signals is not None:
@@ -190,15 +199,14 @@ class GracefulStop(Callback):
     def _note(self, number: int) -> None:
         self.trainer.received_signal = number
 
-    def _leave(self, number: int, *, is_saved: bool) -> None:
-        trainer, step = self.trainer, self.trainer.state.step
+    def _save(self) -> None:
         try:
-            if not is_saved:
-                trainer.save_checkpoint(self.run.checkpoints, self.tokenizer, self.retention)
+            self.trainer.save_checkpoint(self.run.checkpoints, self.tokenizer, self.retention)
         except RunError as error:
-            trainer.warn(str(error))
-        # A launcher that sees one process leave ends the others, which may still be writing.
-        trainer.finish_writing()
+            self.trainer.warn(str(error))
+
+    def _leave(self, number: int) -> NoReturn:
+        step = self.trainer.state.step
         checkpoint = self.run.checkpoints / f"step-{step}"
         kept = (
             f", saved as {checkpoint}; the same command goes on from there"

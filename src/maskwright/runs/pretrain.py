@@ -249,10 +249,14 @@ def _check_same_everywhere(checkpoint: Path | None, world: World, run: RunFolder
 
 def find_checkpoint(name: str | None) -> Path:
     """The checkpoint itself, or the newest of a run; only these hold optimizer state."""
+    problems: list[str] = []
     for folder in () if name is None else (Path(name), Path(name) / CHECKPOINTS_FOLDER):
-        checkpoint = folder if is_checkpoint(folder) else find_resumable(folder)[0]
+        checkpoint, found = (folder, []) if is_checkpoint(folder) else find_resumable(folder)
         if checkpoint is not None:
             return checkpoint
+        problems += found
+    if problems:
+        raise InputError(f"{name} has no whole checkpoint to go on from: {'; '.join(problems)}; restore one of them")
     raise InputError(
         f"training.keep_optimizer needs model.from to be a run or a checkpoint, found {name}; a model alone has no"
         " optimizer state"
