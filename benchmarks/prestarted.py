@@ -68,6 +68,7 @@ class Prestarted:
 
     def __init__(self, search_path: tuple[Path, ...] = ()) -> None:
         paths = [str(path) for path in (Path(__file__).parent, *search_path)]
+        paths += filter(None, [os.environ.get("PYTHONPATH")])
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
         self._process = subprocess.Popen(
             [sys.executable, __file__],

@@ -43,6 +43,19 @@ def test_help_does_not_wait_for_torch() -> None:
     assert {"torch", "transformers", "pydantic", "numpy"}.isdisjoint(modules_after(_MODULES_AFTER_HELP))
 
 
+def test_everything_is_printed_through_one_place() -> None:
+    """So that control characters are cleaned there; rich's Console is what a caller may give."""
+    printed = {"print", "Console", "typer.echo", "typer.secho", "click.echo"}
+    calls = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in FILES
+        if path.name != "terminal.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in printed
+    ]
+    assert calls == []
+
+
 @pytest.mark.parametrize("name", maskwright.__all__)
 def test_every_public_name_resolves(name: str) -> None:
     assert getattr(maskwright, name) is not None

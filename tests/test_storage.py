@@ -1,11 +1,21 @@
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from maskwright import storage
+from maskwright.data.shards import is_prepared, read_manifest
 from maskwright.errors import InputError
-from maskwright.storage import read_json, whole_folder, write_text
+from maskwright.models.pretrained import resolve_folder
+from maskwright.runs.prepare import prepare
+from maskwright.sections.data import build_sources
+from maskwright.storage import read_json, restore_folder, whole_folder, write_text
+from maskwright.text.tokenizer import load_tokenizer
 
 
 def names(folder: Path) -> list[str]:
@@ -71,3 +81,105 @@ def test_leftovers_of_a_killed_attempt_do_not_get_into_the_folder(tmp_path: Path
     with whole_folder(tmp_path / "made") as temporary:
         (temporary / "new").write_text("2")
     assert names(tmp_path / "made") == ["new"]
+
+
+class CrashError(Exception):
+    """Where a machine would have failed."""
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, name: str, call: int) -> None:
+    """The `call`-th use of a function of `os` fails."""
+    original, calls = getattr(os, name), []
+
+    def failing(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == call:
+            raise CrashError
+        return original(*arguments)
+
+    monkeypatch.setattr(os, name, failing)
+
+
+def put(folder: Path, name: str) -> None:
+    with whole_folder(folder) as temporary:
+        (temporary / name).write_text("1")
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_a_crash_inside_a_replacement_loses_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Where names cannot be swapped in one step, as on network file systems."""
+    put(tmp_path / "made", "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_exchange", lambda one, other: False)
+        fail_at(patch, "rename", moment)
+        with pytest.raises(CrashError):
+            put(tmp_path / "made", "new")
+    restore_folder(tmp_path / "made")
+    assert names(tmp_path / "made") == (["old"] if moment < 3 else ["new"])
+    with pytest.raises(CrashError), whole_folder(tmp_path / "made"):
+        raise CrashError
+    assert names(tmp_path / "made") == (["old"] if moment < 3 else ["new"]), "a failed writer changes nothing"
+    put(tmp_path / "made", "newest")
+    assert names(tmp_path / "made") == ["newest"]
+    assert names(tmp_path) == ["made"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs renameat2")
+def test_the_name_is_never_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "made", "old")
+    (tmp_path / "other").mkdir()
+    if not storage._exchange(tmp_path / "made", tmp_path / "other"):
+        pytest.skip("this file system cannot swap names")
+    storage._exchange(tmp_path / "made", tmp_path / "other")
+    fail_at(monkeypatch, "rename", 1)
+    put(tmp_path / "made", "new")
+    assert names(tmp_path / "made") == ["new"]
+
+
+@pytest.mark.parametrize("can_swap", [True, False])
+def test_a_half_removed_folder_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_swap: bool
+) -> None:
+    put(tmp_path / "made", "old")
+    if not can_swap:
+        monkeypatch.setattr(storage, "_exchange", lambda one, other: False)
+    monkeypatch.setattr("shutil.rmtree", lambda path, **_: None)  # as if killed before anything is removed
+    put(tmp_path / "made", "new")
+    (tmp_path / "made").rename(tmp_path / "taken away")
+    restore_folder(tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_readers_find_a_folder_that_a_crash_left_aside(tmp_path: Path, trained_run: Path) -> None:
+    shutil.copytree(trained_run / "model", tmp_path / "model")
+    sources, tokenizer = build_sources(str(write_corpus(tmp_path))), load_tokenizer(tmp_path / "model")
+    prepare(sources, tokenizer, tmp_path / "shards", num_workers=1)
+    for folder, is_found in (
+        (tmp_path / "model", lambda folder: (resolve_folder(folder) / "config.json").is_file()),
+        (tmp_path / "model", lambda folder: load_tokenizer(folder).vocab_size == tokenizer.vocab_size),
+        (tmp_path / "shards", is_prepared),
+        (tmp_path / "shards", lambda folder: bool(read_manifest(folder)["splits"])),
+    ):
+        folder.rename(folder.with_name(f".{folder.name}.old"))
+        assert is_found(folder)
+
+
+def write_corpus(folder: Path) -> Path:
+    path = folder / "corpus.txt"
+    path.write_text("the cat sees the green house\n" * 3, encoding="utf-8")
+    return path
+
+
+def test_a_full_disk_is_said_with_the_name_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text(tmp_path / "file.txt", "old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file\.txt'"):
+        write_text(tmp_path / "file.txt", "new")
+    assert (tmp_path / "file.txt").read_text() == "old"
+    assert names(tmp_path) == ["file.txt"]

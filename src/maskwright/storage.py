@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
 
+_CURRENT_FOLDER = -100
+_EXCHANGE = 2
+"""AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2."""
+
 
 def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    _sync(temporary)
-    os.replace(temporary, path)
+    try:
+        with naming(path):
+            temporary.write_text(text, encoding="utf-8")
+            _sync(temporary)
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Inside, an OSError is about `path`: that of a full disk names no file, others one with a temporary name."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -49,20 +68,50 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def replace_folder(new: Path, folder: Path) -> None:
-    """Put a finished folder in the place of another, which stays whole until then."""
+    """Put a finished folder in the place of another; a crash at any moment loses neither.
+
+    The two swap names in one step where kernel and file system can. Elsewhere a crash may leave no folder of that
+    name, but the old one beside it, which `restore_folder` brings back.
+    """
+    restore_folder(folder)
     if not folder.exists():
         os.rename(new, folder)
         return
-    old = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    os.rename(folder, old)
-    os.rename(new, folder)
-    shutil.rmtree(old)
+    aside = _name_aside(folder)
+    shutil.rmtree(aside, ignore_errors=True)
+    if not _exchange(new, folder):
+        os.rename(folder, aside)
+        os.rename(new, folder)
+        os.rename(aside, new)
+    shutil.rmtree(new)
+
+
+def restore_folder(folder: Path) -> None:
+    """Bring back a folder that a crash left aside in the middle of its replacement; call it before looking for one."""
+    folder = Path(os.path.realpath(folder))
+    aside = _name_aside(folder)
+    if aside.is_dir() and not folder.exists():
+        with suppress(FileNotFoundError):  # another process was faster
+            os.rename(aside, folder)
+
+
+def _name_aside(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.old"
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step; False where that is not possible."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    if rename is None:
+        return False
+    names = (_CURRENT_FOLDER, os.fsencode(one), _CURRENT_FOLDER, os.fsencode(other))
+    return bool(rename(*names, _EXCHANGE) == 0)
 
 
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

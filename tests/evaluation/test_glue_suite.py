@@ -149,6 +149,17 @@ def test_a_single_seed_can_be_followed_by_more(
     assert len(fits) == 2
 
 
+def test_a_chosen_learning_rate_and_settings_that_change_no_result_repeat_nothing(
+    models: list[str], glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits = count_fits(monkeypatch)
+    options: dict[str, Any] = {"tasks": ["CoLA"], "seeds": 1, "limit": 16, "learning_rate": None}
+    first = evaluate(models[:1], glue, tmp_path / "out", **options)
+    again = evaluate(models[:1], glue, tmp_path / "out", **options, settings=[*SETTINGS, "training.keep_checkpoints=1"])
+    assert len(fits) == 1
+    assert again == first
+
+
 def test_two_models_are_compared_over_examples(models: list[str], glue: Path, tmp_path: Path) -> None:
     report = evaluate(models, glue, tmp_path / "out", tasks=["CoLA"], limit=16, seeds=1)
     assert report.differences is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -119,6 +120,26 @@ def test_a_mistake_is_said_once_by_two_processes_which_both_end(lab: Lab) -> Non
     assert ranks[0].text().count("error: ") == 1
     assert "nowhere.txt" in ranks[0].text()
     assert ranks[1].text() == ""
+
+
+def compute_without_end() -> None:
+    """What a signal's handler in Python has to wait for: a single call into C."""
+    from maskwright.runs import interruption
+
+    interruption._PATIENCE_S = 0.5
+    with interruption.ending_in_order([]):
+        sys.stdout.write("begun\n")
+        sys.stdout.flush()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+
+
+def test_a_computation_that_does_not_end_is_left_in_time(prestarted: Prestarted, tmp_path: Path) -> None:
+    child = prestarted.start("test_signals:compute_without_end", {}, tmp_path / "said")
+    while child.poll() is None and "begun" not in child.text():
+        time.sleep(0.01)
+    child.send(signal.SIGTERM)
+    assert child.wait() == 143
+    assert "error: interrupted, and the work did not end in time; the same command goes on" in child.text()
 
 
 @pytest.mark.slow

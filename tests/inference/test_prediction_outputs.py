@@ -54,6 +54,11 @@ def test_vectors_are_read_back_in_order(tmp_path: Path, suffix: str, count: int)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+def test_no_record_is_a_whole_file(tmp_path: Path) -> None:
+    write(tmp_path / "out.parquet", [])
+    assert pyarrow.parquet.read_table(tmp_path / "out.parquet").num_rows == 0
+
+
 def test_vectors_in_parquet_have_four_bytes_a_number(tmp_path: Path) -> None:
     write(tmp_path / "out.parquet", build_records(3))
     kind = pyarrow.parquet.read_schema(tmp_path / "out.parquet").field("embedding").type

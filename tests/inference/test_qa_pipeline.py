@@ -221,6 +221,14 @@ def test_questions_come_from_records_of_every_format(bert_qa: Path, tmp_path: Pa
         assert [one["question"] for one in found] == QUESTIONS
         assert [(one["start"], one["end"]) for one in found] == [(one["start"], one["end"]) for one in expected]
         assert all(one["context"][one["start"] : one["end"]] == one["answer"] for one in found)
+    (tmp_path / "none.json").write_text('{"data": []}', encoding="utf-8")
+    for top_k in ("1", "2"):
+        outs = [tmp_path / f"{name}{top_k}.parquet" for name in ("q", "none")]
+        for name, out in zip(("q.json", "none.json"), outs, strict=True):
+            predict(str(bert_qa), str(tmp_path / name), "--top-k", top_k, "--out", str(out))
+        some, none = (parquet.read_table(out) for out in outs)
+        assert (some.num_rows, none.num_rows) == (len(QUESTIONS), 0)
+        assert none.schema == some.schema, "no question is a table without rows"
     renamed = tmp_path / "r.csv"
     renamed.write_text(f'passage\n"{CONTEXT}"\n', encoding="utf-8")
     (found_one,) = predict(str(bert_qa), str(renamed), "--question", QUESTIONS[0], "--column", "passage")

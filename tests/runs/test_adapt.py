@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import maskwright as mw
 from maskwright.config import build_config
-from maskwright.errors import InputError
+from maskwright.errors import InputError, RunInterruptedError
 from maskwright.runs.adapt import AdaptOptions, adapt
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.pretrain import pretrain
@@ -193,6 +195,36 @@ def test_parts_that_were_made_from_something_else_are_not_used(published: Path, 
     shutil.rmtree(tmp_path / "adapted")
     with pytest.raises(InputError, match=r"adapted-head is a finished run with training\.epochs=1"):
         run_adaptation(tmp_path / "alone", tmp_path, "training.max_steps=1", head_steps=2)
+
+
+def test_an_adaptation_interrupted_in_its_export_is_exported_by_the_same_command(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("maskwright.runs.adapt.export_model", interrupt)
+        with pytest.raises(RunInterruptedError, match=r"adapted \(finished\) is kept") as ending:
+            run_adaptation(published, tmp_path, "training.max_steps=1")
+    assert ending.value.exit_code == 143
+    weights = (tmp_path / "adapted" / "model" / "model.safetensors").read_bytes()
+    with pytest.raises(InputError, match=r"finished run with training\.max_steps=1"):
+        run_adaptation(published, tmp_path, "training.max_steps=2")
+    adapted = run_adaptation(published, tmp_path, "training.max_steps=1")
+    assert (adapted.exported / "config.json").is_file()
+    assert adapted.run.figures == read_json(tmp_path / "adapted" / "final.json")
+    assert (tmp_path / "adapted" / "model" / "model.safetensors").read_bytes() == weights, "nothing is trained again"
+
+
+@pytest.mark.parametrize("text", ["{}", '{"before": {}, "general": [], "stopped_at": null}'])
+def test_a_damaged_record_of_what_was_measured_is_named(published: Path, tmp_path: Path, text: str) -> None:
+    settings = ("training.max_steps=4", "training.checkpoint_every_steps=2")
+    run_adaptation(published, tmp_path, *settings)
+    (tmp_path / "adapted" / "final.json").unlink()
+    (tmp_path / "adapted" / "forgetting.json").write_text(text)
+    with pytest.raises(InputError, match=r"forgetting\.json does not say what was measured before the run; restore it"):
+        run_adaptation(published, tmp_path, *settings)
 
 
 def test_finished_work_is_not_done_again_or_replaced(published: Path, tmp_path: Path) -> None:

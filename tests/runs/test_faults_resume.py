@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,15 @@ import pytest
 from rich.console import Console
 
 from maskwright.config import build_config
-from maskwright.errors import InputError, RunError
+from maskwright.errors import InputError, RunError, RunInterruptedError
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.runs import interruption
+from maskwright.runs import pretrain as pretrain_module
 from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.folder import RunFolder
+from maskwright.runs.interruption import GracefulStop
 from maskwright.runs.pretrain import pretrain
+from maskwright.training.engine import Engine
 from maskwright.training.trainer import Trainer
 
 _TIMED = ("tokens_per_s", "data_wait", "elapsed_s", "seconds", "first_step_s")
@@ -111,6 +118,144 @@ def test_a_resumed_run_has_the_metrics_weights_and_figures_of_an_unbroken_one(
         assert finals[0] == finals[1], moment
         bests = [(one.checkpoints / "best.json").read_text() for one in (folder, unbroken)]
         assert bests[0] == bests[1], moment
+
+
+def signal_in(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, number: int, is_time: Any = None) -> None:
+    """The signal comes when a call begins."""
+    original = getattr(owner, name)
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        if is_time is None or is_time(*arguments):
+            os.kill(os.getpid(), number)
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+def _is_last(callback: Any, *_: Any) -> bool:
+    return bool(callback.trainer.state.step == 16)
+
+
+_INTERRUPTIONS: dict[str, tuple[Any, str, Any]] = {
+    "while texts are read": (pretrain_module, "load_data", None),
+    "in the last step": (MetricsLog, "on_log", _is_last),
+    "in the last epoch's evaluation": (Trainer, "_end_epoch", lambda trainer, *_: trainer.state.step == 16),
+    "at the last epoch's end": (MetricsLog, "on_epoch_end", _is_last),
+    "after the last checkpoint": (GracefulStop, "on_epoch_end", _is_last),
+    "after training": (Engine, "finish", None),
+    "as signals are handed back": (GracefulStop, "close", None),
+    "in the model's saving": (MaskedLanguageModel, "save_pretrained", None),
+    "in the final evaluation": (pretrain_module, "evaluate", None),
+    "in the report": (pretrain_module, "write_report", None),
+    "before the figures": (RunFolder, "write_final", None),
+}
+
+
+def test_a_signal_at_any_moment_ends_the_run_and_the_same_command_finishes_it(
+    settings: dict[str, Any], unbroken: RunFolder
+) -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    handlers = [signal.getsignal(number) for number in numbers]
+    for place, (moment, (owner, method, is_time)) in enumerate(_INTERRUPTIONS.items()):
+        name, number = f"asked{place}", numbers[place % 2]
+        with pytest.MonkeyPatch.context() as patch:
+            signal_in(patch, owner, method, number, is_time)
+            with pytest.raises(RunInterruptedError, match=r"^interrupted.*the same command") as ending:
+                run(settings, name)
+        assert ending.value.exit_code == 128 + number, moment
+        if moment != "while texts are read":
+            assert str(Path(name) / "checkpoints" / "step-16") in str(ending.value), moment
+        assert [signal.getsignal(one) for one in numbers] == handlers, moment
+        folder = run(settings, name)
+        assert read_lines(folder) == read_lines(unbroken), moment
+        weights = [(one.model / "model.safetensors").read_bytes() for one in (folder, unbroken)]
+        assert weights[0] == weights[1], moment
+
+
+def test_a_signal_as_a_run_ends_is_not_swallowed(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    signal_in(monkeypatch, interruption._Signals, "close", signal.SIGTERM)
+    with pytest.raises(RunInterruptedError, match=r"tiny \(finished\) is kept") as ending:
+        run(settings)
+    assert ending.value.exit_code == 143
+
+
+def test_a_signal_on_a_full_disk_ends_the_run_as_any_other(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signal_in(monkeypatch, MetricsLog, "on_log", signal.SIGTERM, lambda callback, *_: callback.trainer.state.step == 7)
+
+    def fail(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    def fill_disk(self: PeriodicCheckpoints, step: int) -> None:
+        if step == 7:
+            monkeypatch.setattr("maskwright.training.checkpoints.write_safetensors", fail)
+
+    monkeypatch.setattr(RollBack, "on_step_end", fill_disk)
+    with pytest.raises(RunInterruptedError, match=r"at step 7; .*step-6 is kept, and the same command") as ending:
+        run(settings, log_every_steps=1, rollback_deviations=1e9, evaluate_every_steps=None)
+    assert ending.value.exit_code == 143
+
+
+def damage_all(folder: RunFolder) -> None:
+    for checkpoint in folder.checkpoints.glob("step-*"):
+        (checkpoint / "checksums.json").write_text("{}")
+
+
+def break_at_step(settings: dict[str, Any], step: int, **training: Any) -> RunFolder:
+    with pytest.MonkeyPatch.context() as patch:
+        kill_after(patch, PeriodicCheckpoints, "on_step_end", lambda callback: callback.trainer.state.step == step)
+        with pytest.raises(KilledError):
+            run(settings, **training)
+    return RunFolder(Path(settings["run"]["out"]) / "tiny")
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_stops_and_says_so(settings: dict[str, Any]) -> None:
+    folder = break_at_step(settings, 8)
+    damage_all(folder)
+    metrics = folder.metrics_file.read_bytes()
+    with pytest.raises(InputError, match=r"no whole checkpoint.*step-8.*step-6.*--overwrite to begin anew"):
+        run(settings)
+    assert folder.metrics_file.read_bytes() == metrics
+
+
+@pytest.mark.parametrize("content", [None, b"{}\n" * 3])
+def test_lost_metrics_are_said_and_the_run_goes_on(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    folder = break_at_step(settings, 8)
+    folder.metrics_file.unlink() if content is None else folder.metrics_file.write_bytes(content)
+    warnings: list[str] = []
+    monkeypatch.setattr(Trainer, "warn", lambda self, message: warnings.append(message))
+    steps = [line["step"] for line in run(settings, rollback_deviations=None).read_metrics()]
+    assert steps[0] > 8
+    assert steps[-1] == 16
+    assert "metrics.jsonl" in warnings[0]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "model/.model.safetensors.tmp", "curves.png", ".report.html.tmp", ".final.json.tmp"]
+)
+def test_a_full_disk_is_said_with_the_file_what_is_kept_and_how_to_go_on(settings: dict[str, Any], name: str) -> None:
+    folder = break_at_step(settings, 8)
+    file = folder.path / name
+
+    def fill(*_: Any) -> bool:
+        file.parent.mkdir(exist_ok=True)
+        file.unlink(missing_ok=True)
+        file.symlink_to("/dev/full")
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        kill_after(patch, PeriodicCheckpoints, "on_train_begin", fill)
+        said = name.removeprefix("model/").removeprefix(".").removesuffix(".tmp")
+        with pytest.raises(
+            RunError, match=rf"No space left on device: .*{said}.*step-\d+ is kept, and the same command"
+        ):
+            run(settings)
+    file.unlink(missing_ok=True)
+    assert json.loads(run(settings).final_file.read_text())["steps"] == 16
 
 
 def _die(self: RunFolder, figures: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from rich.console import Console
 from task_lab import Lab, build_records, write_lines
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from maskwright.errors import InputError, RunError
+from maskwright.errors import InputError, RunError, RunInterruptedError
 from maskwright.runs.finetune import FinishedTask, finetune
 from maskwright.runs.finetune_inputs import load_task_inputs
 from maskwright.runs.folder import RunFolder
@@ -138,6 +140,24 @@ def test_seeds_have_runs_of_their_own_and_a_summary(lab: Lab, tmp_path: Path) ->
     summary = json.loads((out / "seeds.json").read_text(encoding="utf-8"))["scores"]["loss"]
     assert summary["mean"] == pytest.approx(sum(losses) / 3)
     assert summary["deviation"] == pytest.approx(float(torch.tensor(losses, dtype=torch.float64).std()))
+
+
+@pytest.mark.parametrize("place", ["write_task_report", "write_summary"])
+def test_a_signal_after_training_is_answered_and_the_same_command_finishes_the_seeds(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def interrupt(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"maskwright.runs.finetune.{place}", interrupt)
+        with pytest.raises(RunInterruptedError, match=r"seed-0.* is kept, and the same command goes on") as ending:
+            run(lab.config(epochs=1), tmp_path / "seeds", num_seeds=2)
+    assert ending.value.exit_code == 143
+    run(lab.config(epochs=1), tmp_path / "seeds", num_seeds=2)
+    assert len(json.loads((tmp_path / "seeds" / "seeds.json").read_text())["seeds"]) == 2
+    with pytest.raises(InputError, match="holds a finished run"):
+        run(lab.config(epochs=1), tmp_path / "seeds", num_seeds=2)
 
 
 def test_more_seeds_are_added_to_those_that_are_finished(

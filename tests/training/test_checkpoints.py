@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ import maskwright.training.checkpoints as checkpoints_module
 from maskwright.errors import InputError, RunError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
-from maskwright.training.checkpoints import Retention, find_resumable
+from maskwright.training.checkpoints import Retention, find_best, find_resumable
 from maskwright.training.trainer import Trainer
 
 
@@ -87,13 +89,55 @@ def test_damaged_checkpoint_is_passed_over(trainer, tmp_path, name, damage):
         trainer.load_checkpoint(bad)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"stat'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"stat', "{}"])
 def test_damaged_list_of_checksums_is_passed_over(trainer, tmp_path, text):
     good, bad = save_at(trainer, tmp_path, 10), save_at(trainer, tmp_path, 20)
     (bad / "checksums.json").write_text(text)
     found, problems = find_resumable(tmp_path)
     assert found == good
     assert "checksums.json" in problems[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["model/model.safetensors", "model/config.json", "optimizer.safetensors", "state.json"]
+)
+def test_a_file_that_must_be_there_needs_a_checksum(trainer, tmp_path, name):
+    checkpoint = trainer.save_checkpoint(tmp_path)
+    file = checkpoint / "checksums.json"
+    checksums = json.loads(file.read_text())
+    del checksums[name]
+    file.write_text(json.dumps(checksums))
+    with pytest.raises(InputError, match=rf"checksums\.json has no checksum of {name}"):
+        trainer.load_checkpoint(checkpoint)
+    (checkpoint / name).unlink()
+    with pytest.raises(InputError, match=rf"{name} is missing"):
+        trainer.load_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"state": {"step": 2, "num_wishes": 3}, "history": {}}, "has the field 'num_wishes', .* a newer version"),
+        ({"state": {}, "history": {}}, "does not say where the run stood"),
+        ({"state": {"step": 2}}, "does not say where the run stood"),
+        ({}, "does not say where the run stood"),
+    ],
+)
+def test_a_state_of_another_version_or_none_is_passed_over(trainer, tmp_path, change, complaint):
+    good, bad = save_at(trainer, tmp_path, 10), save_at(trainer, tmp_path, 20)
+    (bad / "state.json").write_text(json.dumps(change))
+    checksums = json.loads((bad / "checksums.json").read_text())
+    checksums["state.json"] = hashlib.sha256((bad / "state.json").read_bytes()).hexdigest()
+    (bad / "checksums.json").write_text(json.dumps(checksums))
+    found, problems = find_resumable(tmp_path)
+    assert found == good
+    assert re.search(rf"step-20 is unusable: .*state\.json {complaint}", problems[0])
+
+
+def test_a_damaged_name_of_the_best_is_said(trainer, tmp_path):
+    (tmp_path / "best.json").write_text("{}")
+    with pytest.raises(InputError, match=r"best\.json names no step; delete it"):
+        find_best(tmp_path)
 
 
 def test_no_usable_checkpoint(trainer, tmp_path):

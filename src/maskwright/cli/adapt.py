@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from maskwright.terminal import echo
+
 
 def adapt(
     model: Annotated[str, typer.Argument(help="The encoder to adapt: a model folder, a run or a hub id.")],
@@ -41,12 +43,11 @@ def adapt(
 
         maskwright adapt runs/mine --text 'contracts/*.jsonl' --general wiki.txt training.max_seconds=600
     """
-    from rich.console import Console
-
     from maskwright.errors import InputError
     from maskwright.runs.adapt import AdaptOptions
     from maskwright.runs.adapt import adapt as run_adaptation
     from maskwright.sections.data import BUILTIN_CORPUS
+    from maskwright.terminal import CleanConsole
 
     words = words or []
     texts = [*(text or []), *(word for word in words if "=" not in word)]
@@ -55,19 +56,19 @@ def adapt(
     settings = [word for word in words if "=" in word]
     sources = tuple(general or (BUILTIN_CORPUS,))
     options = AdaptOptions(texts, out, sources, max_forgetting, new_tokens, head_steps, settings, overwrite)
-    adapted = run_adaptation(model, options, Console(), typer.echo)
+    adapted = run_adaptation(model, options, CleanConsole(), echo)
     _print_figures(adapted.run.figures)
-    typer.echo(f"\n{adapted.run.folder.path}  the run; report.html has its curves")
+    echo(f"\n{adapted.run.folder.path}  the run; report.html has its curves")
     if adapted.exported is not None:
-        typer.echo(f"{adapted.exported}  the model for transformers and others, with a card")
+        echo(f"{adapted.exported}  the model for transformers and others, with a card")
 
 
 def _print_figures(figures: dict[str, Any]) -> None:
-    typer.echo(f"\n{'held-out text':>14}  {'before':>8}  {'after':>8}   loss in nats, accuracy")
+    echo(f"\n{'held-out text':>14}  {'before':>8}  {'after':>8}   loss in nats, accuracy")
     for label, prefix in (("domain", ""), ("general", "general_")):
         losses = figures[f"{prefix}loss_before"], figures.get(f"{prefix}mlm_loss", figures[f"{prefix}loss"])
         shares = figures[f"{prefix}accuracy_before"], figures[f"{prefix}accuracy"]
-        typer.echo(f"{label:>14}  {losses[0]:8.4f}  {losses[1]:8.4f}   {shares[0]:.1%} -> {shares[1]:.1%}")
-    typer.echo(f"{'forgetting':>14}  {figures['forgetting']:+8.4f}, at most {figures['max_forgetting']:g}")
+        echo(f"{label:>14}  {losses[0]:8.4f}  {losses[1]:8.4f}   {shares[0]:.1%} -> {shares[1]:.1%}")
+    echo(f"{'forgetting':>14}  {figures['forgetting']:+8.4f}, at most {figures['max_forgetting']:g}")
     if "stopped_for_forgetting_at" in figures:
-        typer.echo(f"{'':>14}  ended at step {figures['stopped_for_forgetting_at']:,} with the last weights within")
+        echo(f"{'':>14}  ended at step {figures['stopped_for_forgetting_at']:,} with the last weights within")

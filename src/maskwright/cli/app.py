@@ -24,6 +24,7 @@ from maskwright.cli.prepare import prepare_app
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
 from maskwright.errors import FollowerError, InputError, InputWarning, RunError, RunInterruptedError
+from maskwright.terminal import clean, echo
 
 _HELP = """Pre-train, adapt, evaluate and run masked-language-model encoders.
 
@@ -65,7 +66,7 @@ def _options(
 ) -> None:
     """`--debug` is taken out of the words by `main`, so that it may stand anywhere; here it is for `--help`."""
     if version:
-        typer.echo(__version__)
+        echo(__version__)
         raise typer.Exit
 
 
@@ -77,17 +78,17 @@ def main() -> None:
     warnings.showwarning = _show_warning
     try:
         code = app(standalone_mode=False)
+        if code == _INTERRUPTED:
+            echo("interrupted; the same command goes on from what was saved", err=True)
     except Exception as error:
         if not _is_expected(error):
             raise
         if debug:
-            traceback.print_exc()
+            echo(traceback.format_exc(), err=True)
         message = " ".join(_describe(error).splitlines())
         if message and _speaks(error):
-            typer.echo(f"error: {message}", err=True)
+            echo(f"error: {message}", err=True)
         code = _exit_code(error)
-    if code == _INTERRUPTED:
-        typer.echo("interrupted; the same command goes on from what was saved", err=True)
     sys.exit(code)
 
 
@@ -98,9 +99,9 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: Any, 
     """What concerns the user's input is said once, in its own words; anything else as Python says it."""
     if issubclass(category, InputWarning):
         if _is_main_process():
-            typer.echo(f"warning: {message}", err=True)
+            echo(f"warning: {message}", err=True)
     else:
-        _show_in_full(message, category, *place, **options)
+        _show_in_full(clean(str(message)), category, *place, **options)
 
 
 def _exit_code(error: Exception) -> int:

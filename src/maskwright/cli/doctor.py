@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from maskwright.cli.settings import ConfigFile, Settings, load_settings
+from maskwright.terminal import echo
 
 
 def doctor(
@@ -29,14 +30,13 @@ def doctor(
     config = load_settings(settings, config_file)
 
     # Only now, so that a mistake in the settings is answered without waiting for torch.
-    from rich.console import Console
-
     from maskwright.runs.checkup.examine import examine
     from maskwright.runs.checkup.view import print_checkup
+    from maskwright.terminal import CleanConsole
 
     checkup = examine(config)
     if as_json:
-        typer.echo(json.dumps(checkup.to_json(), indent=2))
+        echo(json.dumps(checkup.to_json(), indent=2))
     else:
-        print_checkup(checkup, Console())
+        print_checkup(checkup, CleanConsole())
     raise typer.Exit(checkup.exit_code)

@@ -11,6 +11,7 @@ import typer
 
 from maskwright.errors import InputError
 from maskwright.suggestions import suggest
+from maskwright.terminal import CleanConsole, echo
 
 if TYPE_CHECKING:
     from maskwright.runs.evaluation.glue_report import GlueReport
@@ -93,23 +94,22 @@ def evaluate(
         glue_report = _evaluate_glue(models, sources, context.params)
         from maskwright.runs.evaluation.glue_report import format_glue
 
-        typer.echo(json.dumps(glue_report.to_json()) if as_json else format_glue(glue_report))
+        echo(json.dumps(glue_report.to_json()) if as_json else format_glue(glue_report))
         return
     report = _evaluate(suite, models, sources, context.params)
     from maskwright.runs.evaluation.view import format_report
 
-    typer.echo(json.dumps(report.to_json()) if as_json else format_report(report))
+    echo(json.dumps(report.to_json()) if as_json else format_report(report))
 
 
 def _evaluate_glue(models: list[str], sources: list[str], params: Mapping[str, Any]) -> GlueReport:
-    from rich.console import Console
 
     from maskwright.runs.evaluation.glue import GlueOptions, evaluate_glue
 
     names = ("out", "seeds", "limit", "epochs", "learning_rate")
     tasks = None if params["tasks"] is None else [name.strip() for name in params["tasks"].split(",") if name.strip()]
     options = GlueOptions(**{name: params[name] for name in names}, tasks=tasks, settings=sources[1:])
-    return evaluate_glue(models, Path(sources[0]), options, Console(stderr=True))
+    return evaluate_glue(models, Path(sources[0]), options, CleanConsole(stderr=True))
 
 
 def _evaluate(suite: str, models: list[str], sources: list[str], params: Mapping[str, Any]) -> Report:
@@ -118,7 +118,7 @@ def _evaluate(suite: str, models: list[str], sources: list[str], params: Mapping
     from maskwright.runs.evaluation.suites import evaluate_cloze, evaluate_likelihood, evaluate_pairs
 
     def warn(text: str) -> None:
-        typer.echo(f"warning: {text}", err=True)
+        echo(f"warning: {text}", err=True)
 
     match suite:
         case "pll":

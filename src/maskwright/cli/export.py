@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from maskwright.terminal import echo
+
 
 def export(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
@@ -38,5 +40,5 @@ def export(
     from maskwright.runs.export import ExportOptions, export_model
 
     options = ExportOptions(to, out, int8, tuple(text or ()), CardOptions(language, license), overwrite)
-    folder = export_model(model, options, typer.echo)
-    typer.echo(f"{folder} is ready")
+    folder = export_model(model, options, echo)
+    echo(f"{folder} is ready")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from maskwright.terminal import echo
+
 
 def fill(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
@@ -28,10 +30,10 @@ def fill(
     language_model, tokenizer = load_model(model)
     answers = fill_mask(language_model, tokenizer, text, top_k)
     if as_json:
-        typer.echo(json.dumps([[asdict(candidate) for candidate in candidates] for candidates in answers]))
+        echo(json.dumps([[asdict(candidate) for candidate in candidates] for candidates in answers]))
         return
     for candidates in answers:
         for candidate in candidates:
-            typer.echo(f"{candidate.score:7.2%}  {candidate.token_str:<16}  {candidate.sequence}")
+            echo(f"{candidate.score:7.2%}  {candidate.token_str:<16}  {candidate.sequence}")
         if candidates is not answers[-1]:
-            typer.echo()
+            echo()

@@ -74,7 +74,6 @@ def finetune(
 
         maskwright finetune qa --model bert-base-uncased --train train-v2.0.json --validation dev-v2.0.json
     """
-    from rich.console import Console
 
     from maskwright.tasks.config import build_task_config
 
@@ -82,8 +81,9 @@ def finetune(
     config = build_task_config({name: value for name, value in given.items() if name not in _NOT_OF_THE_TASK})
     # Only now, so that a mistake in the options is answered without waiting for torch.
     from maskwright.runs.finetune import finetune as run_task
+    from maskwright.terminal import CleanConsole
 
-    console = Console()
+    console = CleanConsole()
     folder = out or Path("runs") / f"{_NAME.sub('-', Path(model).resolve().name)}-{task}"
     finished = run_task(config, folder, num_seeds=seeds, settings=settings or (), overwrite=overwrite, console=console)
     _print_scores(finished, console)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from maskwright.terminal import echo
+
 
 def generate(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint or a model folder trained with training.mode=clm.")],
@@ -25,6 +27,6 @@ def generate(
     from maskwright.runs.model import load_model
 
     language_model, tokenizer = load_model(model)
-    typer.echo(
+    echo(
         continue_text(language_model, tokenizer, text, max_new_tokens, temperature=temperature, top_k=top_k, seed=seed)
     )

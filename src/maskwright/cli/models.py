@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from maskwright.terminal import echo
+
 if TYPE_CHECKING:
     from maskwright.catalogue.choose import Choice, Wishes
     from maskwright.catalogue.table import KnownModel
@@ -41,10 +43,10 @@ def list_models(as_json: _AsJson = False) -> None:
 
     models = read_table().models
     if as_json:
-        typer.echo(json.dumps([_describe(model) for model in models], indent=2))
+        echo(json.dumps([_describe(model) for model in models], indent=2))
         return
     for model in models:
-        typer.echo(_format_row(model))
+        echo(_format_row(model))
 
 
 @models_app.command("memory")
@@ -67,9 +69,9 @@ def memory(
 
     measured = measure_memory(model)
     if as_json:
-        typer.echo(json.dumps(measured.to_json()))
+        echo(json.dumps(measured.to_json()))
         return
-    typer.echo(measured.name)
+    echo(measured.name)
     _echo_pair("parameters", f"{format_parameters(measured.parameters)} ({measured.counting})")
     for precision, size in measured.bytes_by_precision.items():
         _echo_pair(precision, format_bytes(size))
@@ -128,7 +130,7 @@ def choose_model(
         raise InputError(f"models choose has nothing to go by; give {_FLAGS}, or run it in a terminal to be asked")
     choice = choose(wishes)
     if as_json:
-        typer.echo(json.dumps(_describe_choice(choice), indent=2))
+        echo(json.dumps(_describe_choice(choice), indent=2))
     else:
         _print_choice(choice)
 
@@ -191,7 +193,7 @@ def _print_choice(choice: Choice) -> None:
 
     model = choice.model
     sizes = compute_memory(model).bytes_by_precision
-    typer.echo(model.id)
+    echo(model.id)
     _echo_pair("why", choice.why)
     _echo_pair("parameters", f"{format_parameters(model.parameters)} ({model.counted:,} counted in the encoder)")
     _echo_pair("layers", f"{model.layers} of width {model.width}")
@@ -210,9 +212,9 @@ def _print_choice(choice: Choice) -> None:
     for purpose, words in (describe_loading(model) | describe_finetuning(model, choice.task)).items():
         _echo_pair(purpose, words)
     if choice.alternatives:
-        typer.echo("alternatives")
+        echo("alternatives")
     for alternative in choice.alternatives:
-        typer.echo(f"  {_format_row(alternative, choice.score)}")
+        echo(f"  {_format_row(alternative, choice.score)}")
 
 
 def _format_row(model: KnownModel, score: str | None = None) -> str:
@@ -235,4 +237,4 @@ def _format_languages(model: KnownModel) -> str:
 
 
 def _echo_pair(name: str, value: str) -> None:
-    typer.echo(f"{name:>12}  {value}")
+    echo(f"{name:>12}  {value}")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from maskwright.terminal import echo
+
 
 def predict(
     kind: Annotated[
@@ -97,10 +99,9 @@ def predict(
 
         maskwright predict zero-shot runs/mnli "My phone is broken." --label urgent --label "not urgent"
     """
-    from rich.console import Console
-
     from maskwright.runs.predict import STDIN, PredictOptions
     from maskwright.runs.predict import predict as run
+    from maskwright.terminal import CleanConsole
 
     given = {
         "top_k": top_k,
@@ -119,4 +120,4 @@ def predict(
     }
     settings = {name: value for name, value in given.items() if value not in (None, [])}
     options = PredictOptions(column, second_column, out, overwrite, device, batch_tokens, question)
-    run(kind, model, texts or [STDIN], options, settings, typer.echo, Console(stderr=True))
+    run(kind, model, texts or [STDIN], options, settings, echo, CleanConsole(stderr=True))

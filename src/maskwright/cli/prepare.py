@@ -61,17 +61,16 @@ def prepare_shards(
 
         maskwright prepare a.txt b.parquet quality.drop_duplicates=true --tokenizer tok --out data/ab
     """
-    from rich.console import Console
-
     from maskwright.config import load_config
     from maskwright.runs.inputs import open_tokenizer
     from maskwright.runs.prepare import PrepareOptions, describe_prepared, prepare
     from maskwright.sections.data import build_sources
+    from maskwright.terminal import CleanConsole
 
     overrides = [word for word in settings if word.startswith("quality.") and "=" in word]
     sources = build_sources([word for word in settings if word not in overrides])
     quality = load_config(None, overrides).quality
-    console = Console()
+    console = CleanConsole()
     prepare(
         sources,
         open_tokenizer(tokenizer),

@@ -25,11 +25,10 @@ def prepare_wiki(
 
         maskwright prepare wiki enwiki-latest-pages-articles.xml.bz2 enwiki.txt --min-length 20
     """
-    from rich.console import Console
-
+    from maskwright.terminal import CleanConsole
     from maskwright.text.wiki.preprocess import preprocess_wiki_dump
 
-    console = Console()
+    console = CleanConsole()
     report = preprocess_wiki_dump(
         dump,
         output,

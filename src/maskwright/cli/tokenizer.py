@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from maskwright.cli.tokenizer_advise import advise
+from maskwright.terminal import echo, escape_json
 
 if TYPE_CHECKING:
     from maskwright.text.tokenizer import Tokenizer
@@ -63,9 +64,9 @@ def train(
     )
     with whole_folder(out) as folder:
         tokenizer.save(folder)
-    typer.echo(f"{out}: {type}, {tokenizer.vocab_size:,} tokens")
+    echo(f"{out}: {type}, {tokenizer.vocab_size:,} tokens")
     if tokenizer.vocab_size < vocab_size:
-        typer.echo(f"the text has no more to learn: {vocab_size:,} were asked for")
+        echo(f"the text has no more to learn: {vocab_size:,} were asked for")
 
 
 @tokenizer_app.command("show")
@@ -87,7 +88,7 @@ def show(
     if text is not None:
         description |= _describe_text(loaded, text)
     if as_json:
-        typer.echo(json.dumps(description, ensure_ascii=False))
+        echo(escape_json(json.dumps(description, ensure_ascii=False)))
     else:
         _print(description)
 
@@ -101,8 +102,10 @@ def _read_texts(sources: list[str]) -> Iterator[str]:
 def _check_output(out: Path, overwrite: bool) -> None:
     """Refuse what is there; and even with --overwrite a folder that holds anything but a tokenizer."""
     from maskwright.errors import InputError
+    from maskwright.storage import restore_folder
     from maskwright.text.tokenizer_files import FAST_FILE, NAMES_FILE, SETTINGS_FILE
 
+    restore_folder(out)
     if not out.exists():
         return
     if not out.is_dir():
@@ -139,14 +142,14 @@ def _describe_text(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
 
 
 def _print(description: dict[str, Any]) -> None:
-    typer.echo(f"{'kind':>15}  {description['kind']}, {description['vocab_size']:,} tokens")
+    echo(f"{'kind':>15}  {description['kind']}, {description['vocab_size']:,} tokens")
     for token, token_id in description["special_tokens"].items():
         roles = [role for role, name in description["roles"].items() if name == token]
         added = " (added: not in the tokenizer's files)" if set(roles) & set(description["added_roles"]) else ""
-        typer.echo(f"{', '.join(roles) or 'special':>15}  {token} {token_id}{added}")
+        echo(f"{', '.join(roles) or 'special':>15}  {token} {token_id}{added}")
     for name in ("normalizer", "pre_tokenizer"):
-        typer.echo(f"{name.replace('_', '-'):>15}  {description[name] or 'none'}")
+        echo(f"{name.replace('_', '-'):>15}  {description[name] or 'none'}")
     for token in description.get("tokens", ()):
-        typer.echo(f"{token['id']:>15}  {token['token']}  {token['start']}-{token['end']}")
+        echo(f"{token['id']:>15}  {token['token']}  {token['start']}-{token['end']}")
     if description.get("tokens_per_word") is not None:
-        typer.echo(f"{'tokens per word':>15}  {description['tokens_per_word']:.2f}")
+        echo(f"{'tokens per word':>15}  {description['tokens_per_word']:.2f}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from maskwright.errors import InputError
+from maskwright.terminal import echo, escape_json
 
 if TYPE_CHECKING:
     from maskwright.text.fragmentation import Fragmentation
@@ -42,10 +43,12 @@ def advise(
     """
     from maskwright.runs.inputs import open_tokenizer
     from maskwright.runs.texts import is_held_out
-    from maskwright.storage import whole_folder
+    from maskwright.storage import restore_folder, whole_folder
     from maskwright.text.sources import read_sources
     from maskwright.text.vocabulary_advice import advise_vocabulary
 
+    if out is not None:
+        restore_folder(out)
     if out is not None and out.exists():
         raise InputError(f"{out} exists already; give a new folder as --out")
     loaded = open_tokenizer(tokenizer)
@@ -53,7 +56,7 @@ def advise(
     advice = advise_vocabulary(lambda: read_sources(sources), held_out, loaded, max_tokens, min_count)
     described = _describe(loaded, advice, _count_parameters(tokenizer, loaded, len(advice.tokens)))
     if as_json:
-        typer.echo(json.dumps(described, ensure_ascii=False))
+        echo(escape_json(json.dumps(described, ensure_ascii=False)))
     else:
         _print(described, min_count)
     if out is not None:
@@ -61,7 +64,7 @@ def advise(
             raise InputError(f"there is no word to add, so nothing is written to {out}; lower --min-count")
         with whole_folder(out) as folder:
             advice.extended.save(folder)
-        typer.echo(f"{out}: {advice.extended.vocab_size:,} tokens", err=as_json)
+        echo(f"{out}: {advice.extended.vocab_size:,} tokens", err=as_json)
 
 
 def _count_parameters(name: str, tokenizer: Tokenizer, num_new: int) -> int | None:
@@ -97,33 +100,29 @@ def _describe_figures(figures: Fragmentation) -> dict[str, Any]:
 
 def _print(described: dict[str, Any], min_count: int) -> None:
     before, after, tokens = described["before"], described["after"], described["tokens"]
-    typer.echo(f"{'tokenizer':>18}  {described['kind']}, {described['vocab_size']:,} tokens")
-    typer.echo(f"{'words chosen from':>18}  {described['num_texts_chosen_from']:,} texts")
-    typer.echo(f"{'measured on':>18}  {described['num_texts_held_out']:,} other texts, {before['num_words']:,} words\n")
-    typer.echo(f"{'':>18}  {'now':>11}  {f'+{len(tokens):,} words':>13}")
+    echo(f"{'tokenizer':>18}  {described['kind']}, {described['vocab_size']:,} tokens")
+    echo(f"{'words chosen from':>18}  {described['num_texts_chosen_from']:,} texts")
+    echo(f"{'measured on':>18}  {described['num_texts_held_out']:,} other texts, {before['num_words']:,} words\n")
+    echo(f"{'':>18}  {'now':>11}  {f'+{len(tokens):,} words':>13}")
     for label, name, pattern in (
         ("tokens", "num_tokens", "{:,}"),
         ("tokens per word", "tokens_per_word", "{:.3f}"),
         ("words in 3+ pieces", "fragmented_share", "{:.1%}"),
         ("unknown tokens", "num_unknown", "{:,}"),
     ):
-        typer.echo(f"{label:>18}  {pattern.format(before[name]):>11}  {pattern.format(after[name]):>13}")
-    typer.echo(f"{'tokens saved':>18}  {described['saved_share']:.1%}")
+        echo(f"{label:>18}  {pattern.format(before[name]):>11}  {pattern.format(after[name]):>13}")
+    echo(f"{'tokens saved':>18}  {described['saved_share']:.1%}")
     if described["num_added_parameters"] is not None:
-        typer.echo(f"{'cost':>18}  {described['num_added_parameters']:,} parameters")
-    typer.echo()
+        echo(f"{'cost':>18}  {described['num_added_parameters']:,} parameters")
+    echo()
     if described["kind"] == "WordLevel":
-        typer.echo(
-            "a word-level tokenizer never cuts a word, so none can be added; for unknown words train a larger one"
-        )
+        echo("a word-level tokenizer never cuts a word, so none can be added; for unknown words train a larger one")
     elif before["num_unknown"] > _MANY_UNKNOWN * before["num_tokens"]:
         share = before["num_unknown"] / before["num_tokens"]
-        typer.echo(
-            f"{share:.1%} of the tokens are unknown: this tokenizer was made for other text, train or take another"
-        )
+        echo(f"{share:.1%} of the tokens are unknown: this tokenizer was made for other text, train or take another")
     elif not tokens:
-        typer.echo(f"no word occurs {min_count:,} times in 3 pieces or more: the vocabulary fits")
+        echo(f"no word occurs {min_count:,} times in 3 pieces or more: the vocabulary fits")
     for token in tokens[:_NUM_SHOWN]:
-        typer.echo(f"{token['count']:>18,}  {token['word']}: {' '.join(token['pieces'])}")
+        echo(f"{token['count']:>18,}  {token['word']}: {' '.join(token['pieces'])}")
     if len(tokens) > _NUM_SHOWN:
-        typer.echo(f"{'':>18}  and {len(tokens) - _NUM_SHOWN:,} more")
+        echo(f"{'':>18}  and {len(tokens) - _NUM_SHOWN:,} more")

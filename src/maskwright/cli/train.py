@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from maskwright.cli.settings import ConfigFile, Settings, load_settings
+from maskwright.terminal import echo
 
 
 def train(
@@ -33,7 +34,7 @@ def train(
     """
     import shlex
 
-    from rich.console import Console
+    from maskwright.terminal import CleanConsole
 
     if shows_recipes:
         _print_recipes()
@@ -44,7 +45,7 @@ def train(
     from maskwright.runs.pretrain import pretrain
     from maskwright.runs.report import format_figures
 
-    console = Console()
+    console = CleanConsole()
     run = pretrain(config, overwrite, console)
     console.rule("held-out text")
     if run.predictions is not None:
@@ -68,8 +69,8 @@ def _print_recipes() -> None:
     recipes = list_recipes()
     width = max((len(recipe.name) for recipe in recipes), default=0)
     for recipe in recipes:
-        typer.echo(f"{recipe.name:<{width}}  {recipe.purpose}")
-    typer.echo(f"\nStart one with maskwright train NAME data.train=your.txt, or copy its file from {find_folder()}")
+        echo(f"{recipe.name:<{width}}  {recipe.purpose}")
+    echo(f"\nStart one with maskwright train NAME data.train=your.txt, or copy its file from {find_folder()}")
 
 
 def _suggest_look(mode: str, folder: str) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
-from maskwright.storage import read_json, write_text
+from maskwright.storage import read_json, restore_folder, write_text
 
 MANIFEST_FILE = "manifest.json"
 TOKENIZER_FOLDER = "tokenizer"
@@ -181,11 +181,13 @@ class PreparedShards:
 
 def is_prepared(folder: str | Path) -> bool:
     """Whether a folder holds a manifest of ours; other programs write files of that name too."""
+    restore_folder(Path(folder))
     file = Path(folder) / MANIFEST_FILE
     return file.is_file() and {"key", "splits"} <= set(read_json(file))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
+    restore_folder(folder)
     file = folder / MANIFEST_FILE
     if not file.is_file():
         raise InputError(f"{folder} holds no prepared data: {MANIFEST_FILE} is missing; run maskwright prepare")

@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from maskwright.errors import InputError
+from maskwright.terminal import escape_json
 
 Record = dict[str, Any]
 _VECTORS = "embedding"
@@ -66,7 +67,8 @@ class ParquetWriter(RecordWriter):
             self._flush()
 
     def finish(self) -> None:
-        if self._pending:
+        """Without any record the table is empty, with the columns of the example where there is one."""
+        if self._pending or self._writer is None:
             self._flush()
 
     def release(self) -> None:
@@ -163,7 +165,7 @@ def open_writer(path: Path, example: Record | None = None) -> Iterator[RecordWri
 
 
 def format_json(record: Record) -> str:
-    return json.dumps(record, ensure_ascii=False, default=_as_plain)
+    return escape_json(json.dumps(record, ensure_ascii=False, default=_as_plain))
 
 
 def _as_plain(value: Any) -> Any:

@@ -157,6 +157,12 @@ class AnswerQuestions(Kind[Asked, Reply]):
         answers = [_describe(one, prepared.context.text) for one in ranked]
         return answers[0] if self.top_k == 1 else answers
 
+    @property
+    def example(self) -> dict[str, Any]:
+        """A file may hold no question."""
+        reply = {"score": 0.0, "start": 0, "end": 0, "answer": ""}
+        return self.record(("", ""), reply if self.top_k == 1 else [reply])
+
     def record(self, item: Asked, answer: Reply) -> dict[str, Any]:
         return dict(zip(_KEYS, item, strict=True)) | (answer if isinstance(answer, dict) else {"answers": answer})
 

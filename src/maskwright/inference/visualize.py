@@ -16,6 +16,7 @@ from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import check_count
 from maskwright.models.encoding import encode
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.terminal import CleanConsole
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer
 from maskwright.training.modes import evaluation_mode
 
@@ -74,7 +75,7 @@ class PredictionView:
 
     def print(self, console: Console | None = None) -> None:
         """Right answers in green, wrong ones in red."""
-        console = console or Console()
+        console = console or CleanConsole()
         for number, sample in enumerate(self.samples, start=1):
             console.print(f"[bold]Sample {number}[/bold]  {sample.num_correct} of {sum(sample.selected)} right")
             for title, pieces in sample.texts().items():

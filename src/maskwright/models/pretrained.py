@@ -21,7 +21,7 @@ from maskwright.models.families import FAMILIES, family_of
 from maskwright.models.family import Family, State
 from maskwright.models.weights_file import write_safetensors
 from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_config, read_weights
-from maskwright.storage import write_text
+from maskwright.storage import restore_folder, write_text
 from maskwright.suggestions import suggest
 
 MODEL_FOLDER = "model"
@@ -40,6 +40,7 @@ def resolve_folder(folder_or_id: str | Path) -> Path:
     if not isinstance(folder_or_id, str | Path):
         raise InputError(f"a model is {folder_or_id!r:.80}; expected a model folder, a run, a checkpoint or a hub id")
     folder = Path(folder_or_id)
+    restore_folder(folder)
     if folder.is_dir():
         return _find_model_folder(folder)
     name = str(folder_or_id)
@@ -78,8 +79,11 @@ def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping
     """`weights` are tensors of their own on the CPU, as `copy_to_cpu` makes them."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{WEIGHTS_FILE}.tmp"
-    write_safetensors(temporary, weights, metadata={"format": "pt"})
-    temporary.replace(folder / WEIGHTS_FILE)
+    try:
+        write_safetensors(temporary, weights, metadata={"format": "pt"})
+        temporary.replace(folder / WEIGHTS_FILE)
+    finally:
+        temporary.unlink(missing_ok=True)
     write_text(folder / CONFIG_FILE, json.dumps(config, indent=2) + "\n")
 
 

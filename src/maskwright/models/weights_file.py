@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from maskwright.storage import naming
+
 _DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -44,7 +46,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
         begin = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
             file.write(tensors[name].reshape(-1).view(torch.uint8).numpy().data)

@@ -17,14 +17,15 @@ from maskwright.models.pretrained import read_own_settings, resolve_folder
 from maskwright.models.weights_reading import read_config
 from maskwright.objectives.saving import lacks_head
 from maskwright.presets import PRESETS
-from maskwright.runs.export import ExportOptions, export_model
+from maskwright.runs.export import ExportOptions, export_model, is_exported
 from maskwright.runs.folder import RunFolder, check_same_config, refuse_finished
 from maskwright.runs.forgetting import MEASURED_SHARE
 from maskwright.runs.inputs import open_tokenizer
-from maskwright.runs.pretrain import FinishedRun, pretrain
+from maskwright.runs.interruption import ending_in_order
+from maskwright.runs.pretrain import Finished, pretrain
 from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import BUILTIN_CORPUS, build_sources
-from maskwright.storage import read_json, whole_folder, write_text
+from maskwright.storage import read_json, restore_folder, whole_folder, write_text
 from maskwright.text.sources import read_sources
 from maskwright.text.vocabulary_advice import advise_vocabulary
 
@@ -59,7 +60,7 @@ class AdaptOptions:
 
 @dataclass(frozen=True)
 class Adapted:
-    run: FinishedRun
+    run: Finished
     exported: Path | None
     """None where Hugging Face's layout cannot hold the model."""
 
@@ -67,14 +68,23 @@ class Adapted:
 def adapt(model: str, options: AdaptOptions, console: Console, say: Say) -> Adapted:
     """Each part that is finished already is kept: the same command goes on where it stopped."""
     config = _build_config(model, options)
-    if not options.overwrite:
-        refuse_finished(RunFolder(Path(config.run.out) / config.run.name))  # before any work is done
-    if options.new_tokens:
-        config = _with_new_tokens(config, model, options, say)
-    if lacks_head(resolve_folder(model)):
-        config = _with_trained_head(config, options, console, say)
-    finished = pretrain(config, options.overwrite, console)
-    return Adapted(finished, _export(finished.folder, options, say))
+    run = RunFolder(Path(config.run.out) / config.run.name)
+    is_trained = run.is_finished and not options.overwrite
+    if is_trained and is_exported(run):  # before any work is done
+        refuse_finished(run)
+    with ending_in_order([run.path]):
+        if options.new_tokens:
+            config = _with_new_tokens(config, model, options, say)
+        if lacks_head(resolve_folder(model)):
+            config = _with_trained_head(config, options, console, say)
+        finished = _read_finished(run, config) if is_trained else pretrain(config, options.overwrite, console)
+        return Adapted(finished, _export(finished.folder, options, say))
+
+
+def _read_finished(run: RunFolder, config: Config) -> Finished:
+    """A run that was interrupted between its end and its export."""
+    check_same_config(run, config)
+    return Finished(run, read_json(run.final_file))
 
 
 def _build_config(model: str, options: AdaptOptions) -> Config:
@@ -123,6 +133,7 @@ def _with_new_tokens(config: Config, model: str, options: AdaptOptions, say: Say
     """Words chosen from the texts that the run does not hold out, in a tokenizer beside the run."""
     folder = Path(config.run.out) / f"{config.run.name}-tokenizer"
     made_from = {"model": model, "texts": list(options.texts), "most": options.new_tokens}
+    restore_folder(folder)
     if folder.is_dir() and not options.overwrite:
         found = read_json(folder / _RECORD_FILE) if (folder / _RECORD_FILE).is_file() else None
         if found != made_from:

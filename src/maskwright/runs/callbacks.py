@@ -8,6 +8,7 @@ import statistics
 
 from maskwright.errors import RunError
 from maskwright.runs.folder import RunFolder
+from maskwright.storage import naming
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics
 from maskwright.training.checkpoints import Retention, find_resumable, name_best
@@ -20,6 +21,8 @@ class MetricsLog(Callback):
         self.run = run
 
     def on_train_begin(self) -> None:
+        for problem in self.run.find_lost_metrics(self.trainer.state.step):
+            self.trainer.warn(problem)
         self.run.keep_metrics(self._is_past)
 
     def _is_past(self, line: Metrics) -> bool:
@@ -47,7 +50,7 @@ class MetricsLog(Callback):
     def _append(self, metrics: Metrics) -> None:
         # JSON has no NaN; a line of steps that were all skipped has no loss.
         values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        with self.run.metrics_file.open("a", encoding="utf-8") as file:
+        with naming(self.run.metrics_file), self.run.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 
 

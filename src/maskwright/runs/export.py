@@ -27,7 +27,7 @@ from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import load_model
 from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import DataConfig
-from maskwright.storage import read_json, whole_folder, write_text
+from maskwright.storage import read_json, restore_folder, whole_folder, write_text
 from maskwright.suggestions import suggest
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.similarity.embedding_head import SETTINGS_PART as SIMILARITY_SETTINGS
@@ -98,6 +98,14 @@ def export_model(name: str, options: ExportOptions, say: Say) -> Path:
         marker = {"maskwright": __version__, "to": options.target, "figures": figures}
         write_text(temporary / MARKER_FILE, json.dumps(marker, indent=2) + "\n")
     return folder
+
+
+def is_exported(run: RunFolder, target: str = HUGGING_FACE) -> bool:
+    """Whether a run's export lies where `export_model` puts it."""
+    name = str(run.path)
+    folder = _choose_folder(name, _find_source(resolve_folder(name)), target)
+    restore_folder(folder)
+    return (folder / MARKER_FILE).is_file()
 
 
 def _choose_writer(name: str, config: Mapping[str, Any], source: _Source, options: ExportOptions) -> _Write:
@@ -193,6 +201,7 @@ def _choose_folder(name: str, source: _Source, target: str) -> Path:
 
 
 def _check_replaceable(folder: Path, overwrite: bool) -> None:
+    restore_folder(folder)
     if not folder.exists():
         return
     if not folder.is_dir():

@@ -17,9 +17,10 @@ from maskwright.errors import InputError
 from maskwright.runs.finetune_inputs import TaskInputs, load_task_inputs
 from maskwright.runs.finetune_progress import TaskProgress
 from maskwright.runs.finetune_report import write_task_report
-from maskwright.runs.finetune_seeds import check_seeds_folder, list_seed_folders, write_summary
+from maskwright.runs.finetune_seeds import SUMMARY_FILE, check_seeds_folder, list_seed_folders, write_summary
 from maskwright.runs.finetune_settings import build_run_config
 from maskwright.runs.folder import RunFolder, find_run
+from maskwright.runs.interruption import ending_in_order
 from maskwright.runs.pretrain import build_callbacks, resume_newest
 from maskwright.runs.task_pictures import draw_task_pictures
 from maskwright.storage import read_json
@@ -27,6 +28,7 @@ from maskwright.tasks.config import TaskConfig, load_task_config
 from maskwright.tasks.learning_rate import choose_learning_rate, measure_weights
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.predictions import Answers, answer_examples
+from maskwright.terminal import CleanConsole
 from maskwright.training.callbacks import Callback, EarlyStopping
 from maskwright.training.checkpoints import clear_leftovers, remove_checkpoints
 from maskwright.training.device import choose_device
@@ -79,19 +81,20 @@ def finetune(
     check_trackers([*training.log_to, *(["tensorboard"] if training.tensorboard else [])])
     device = choose_device(training.device)
     check_precision(training.precision, device)
-    world = join_world(device.type == "cuda", training.dead_process_seconds)
-    console = console or Console()
-    console.quiet |= not world.is_main
-    with world.naming_the_departed():
-        inputs = world.main_first(lambda: _prepare(config, out, folders, overwrite, console))
-        _check_micro_batches(inputs, training.micro_batch_tokens)
-        configs = _settle_learning_rate(configs, inputs, console)
-        session = _Session(inputs, world, console, overwrite)
-        figures = [_run_seed(one, session) for one in configs]
-        if num_seeds > 1 and world.is_main:
-            write_summary(out, figures)
-        world.sum_facts([0.0])  # who left while another still writes would be taken for dead
-    leave_world()
+    with ending_in_order(folders):
+        world = join_world(device.type == "cuda", training.dead_process_seconds)
+        console = console or CleanConsole()
+        console.quiet |= not world.is_main
+        with world.naming_the_departed():
+            inputs = world.main_first(lambda: _prepare(config, out, folders, overwrite, console))
+            _check_micro_batches(inputs, training.micro_batch_tokens)
+            configs = _settle_learning_rate(configs, inputs, console)
+            session = _Session(inputs, world, console, overwrite)
+            figures = [_run_seed(one, session) for one in configs]
+            if num_seeds > 1 and world.is_main:
+                write_summary(out, figures)
+            world.sum_facts([0.0])  # who left while another still writes would be taken for dead
+        leave_world()
     return FinishedTask(out, inputs.metric, [RunFolder(folder) for folder in folders], figures)
 
 
@@ -100,7 +103,8 @@ def _prepare(config: TaskConfig, out: Path, folders: Sequence[Path], overwrite: 
     if len(folders) > 1:
         check_seeds_folder(out)
     if not overwrite:
-        if all(RunFolder(folder).is_finished for folder in folders):
+        is_summarised = len(folders) == 1 or (out / SUMMARY_FILE).is_file()
+        if is_summarised and all(RunFolder(folder).is_finished for folder in folders):
             raise InputError(f"{out} holds a finished run; choose another --out, or add --overwrite to replace it")
         for folder in folders:
             _check_same_task(folder, config)
@@ -183,7 +187,7 @@ def _check_alike(run: RunFolder, config: Config, inputs: TaskInputs) -> None:
         raise InputError(
             f"{run.path} was trained with other optimizer or schedule settings; repeat them, or --overwrite"
         )
-    if read_json(run.data_file)["fingerprint"] != inputs.fingerprint:
+    if run.read_fingerprint() != inputs.fingerprint:
         raise InputError(f"{run.path} was trained on other examples; give those, choose another --out, or --overwrite")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,24 @@ from maskwright.training.trackers import TRACKERS_FOLDER
 _CORE_SECTIONS = {"run", "model", "tokenizer", "data", "masking", "optimizer", "schedule", "training"}
 """What the configuration of every run has, also of those begun before sections were added."""
 _FREE_TO_CHANGE = {
+    "preset",  # the values it stands for are compared
+    "run.name",  # the folder was found by these two
+    "run.out",
     "training.activation_checkpointing",
     "training.dead_process_seconds",
     "training.device",
+    "training.final_evaluation",
+    "training.keep_best",
+    "training.keep_checkpoints",
+    "training.keep_every_steps",
+    "training.log_to",
+    "training.max_bad_steps",
     "training.micro_batch_tokens",
     "training.parallel",
     "training.precision",  # the checkpoint knows the one it was computed in
+    "training.tensorboard",
 }
+"""What changes no weight of the result, but for the rounding of other kernels."""
 
 
 @dataclass(frozen=True)
@@ -99,19 +110,50 @@ class RunFolder:
         return self.final_file.is_file()
 
     def read_metrics(self) -> list[dict[str, float]]:
-        """The lines of metrics.jsonl; one that a crash cut short is left out."""
+        """The lines of metrics.jsonl; one that a crash cut short or that is damaged otherwise is left out."""
+        return [line for line in self._parse_metrics() if line is not None]
+
+    def find_lost_metrics(self, step: int) -> list[str]:
+        """A sentence for everything that metrics.jsonl should hold of a run that goes on from `step`, and does not."""
+        file, lines = self.metrics_file, self._parse_metrics()
+        if step == 0:
+            return [f"no checkpoint was saved before; the run begins again, and {file} with it"] if lines else []
+        if not file.is_file():
+            return [f"{file} is missing; the metrics up to step {step} are lost"]
+        problems = []
+        num_damaged = lines[:-1].count(None)  # the last line may have been cut short by a crash, which loses nothing
+        if num_damaged:
+            problems.append(f"{file}: {num_damaged} of {len(lines)} lines are damaged and are left out")
+        last = max((line["step"] for line in lines if line is not None and line["step"] <= step), default=0)
+        if last + load_config(self.config_file).training.log_every_steps <= step:
+            problems.append(f"{file} ends at step {int(last)}; the metrics from there to step {step} are lost")
+        return problems
+
+    def _parse_metrics(self) -> list[dict[str, float] | None]:
+        """Every line, None for a damaged one."""
         if not self.metrics_file.is_file():
             return []
-        return list(_parse_lines(self.metrics_file.read_text(encoding="utf-8", errors="replace")))
+        text = self.metrics_file.read_text(encoding="utf-8", errors="replace")
+        return [_parse_line(line) for line in text.splitlines()]
 
     def keep_metrics(self, is_kept: Callable[[dict[str, float]], bool]) -> None:
         """Drop the other lines of metrics.jsonl."""
         kept = [line for line in self.read_metrics() if is_kept(line)]
         write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
 
+    def read_fingerprint(self) -> str:
+        """That of the texts and the tokenizer."""
+        found = read_json(self.data_file).get("fingerprint")
+        if not isinstance(found, str):
+            raise InputError(
+                f"{self.data_file} does not say which texts the run was begun on; restore it, or delete it to go on"
+                " with those of this command"
+            )
+        return found
+
     def begin(self, config: Config, tokenizer: Tokenizer, data_fingerprint: str, overwrite: bool) -> None:
         """Write down what the run starts from; what a resumed run has already stays, and must be the same."""
-        if not overwrite and self.data_file.is_file() and read_json(self.data_file)["fingerprint"] != data_fingerprint:
+        if not overwrite and self.data_file.is_file() and self.read_fingerprint() != data_fingerprint:
             raise InputError(
                 f"{self.path} is an unfinished run on other texts or another tokenizer; choose another run.name, or add"
                 " --overwrite"
@@ -184,21 +226,40 @@ def _unwritable(path: Path, reason: str | None) -> InputError:
 
 def check_same_config(run: RunFolder, config: Config) -> None:
     """A run goes on, or counts as done, only under the settings it was started with; some change no result."""
-    started = flatten(load_config(run.config_file).model_dump(by_alias=True))
-    asked = flatten(config.model_dump(by_alias=True))
-    changed = [key for key in asked if key not in _FREE_TO_CHANGE and asked[key] != started[key]]
-    if changed:
-        key = changed[0]
+    for key, (started, asked) in find_changes(run, config).items():
         raise InputError(
-            f"{run.path} is {'a finished' if run.is_finished else 'an unfinished'} run with {key}={started[key]}, this"
-            f" command has {key}={asked[key]};"
+            f"{run.path} is {'a finished' if run.is_finished else 'an unfinished'} run with {key}={started}, this"
+            f" command has {key}={asked};"
             " repeat its settings to resume it, choose another run.name, or add --overwrite"
         )
 
 
-def _parse_lines(text: str) -> Iterator[dict[str, float]]:
-    for line in text.splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            continue
+def find_changes(run: RunFolder, config: Config) -> dict[str, tuple[Any, Any]]:
+    """The settings that would change the run's result, as it was started and as it is asked for now."""
+    started = flatten(load_config(run.config_file).model_dump(by_alias=True))
+    asked = flatten(config.model_dump(by_alias=True))
+    free = _FREE_TO_CHANGE | _list_free(config)
+    return {key: (started[key], asked[key]) for key in asked if key not in free and asked[key] != started[key]}
+
+
+def _list_free(config: Config) -> set[str]:
+    """What decides about the weights only together with another setting, such as how often something is looked at."""
+    free = set()
+    if config.training.precision != "fp8":  # only compiled layers compute in it
+        free.add("training.compile")
+    if config.training.rollback_deviations is None:
+        free |= {"training.log_every_steps", "training.checkpoint_every_steps"}
+    if config.forgetting.general is None:
+        free.add("training.evaluate_every_steps")
+    if not config.training.keep_best:
+        free.add("training.evaluate_max_batches")
+    return free
+
+
+def _parse_line(line: str) -> dict[str, float] | None:
+    try:
+        values = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    is_whole = isinstance(values, dict) and isinstance(values.get("step"), int)
+    return values if is_whole and all(isinstance(value, int | float | None) for value in values.values()) else None

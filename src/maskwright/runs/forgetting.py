@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from maskwright.config import Config
@@ -143,7 +143,13 @@ def _describe(evaluation: Evaluation, prefix: str) -> dict[str, float]:
 
 def _read_record(file: Path, step: int) -> Record:
     """As it stood at the step that is resumed from: what came later is done again."""
-    stored = Record(**read_json(file))
+    values = read_json(file)
+    before = values.get("before")
+    if values.keys() != {one.name for one in fields(Record)} or not isinstance(before, dict) or not before:
+        raise InputError(
+            f"{file} does not say what was measured before the run; restore it, or add --overwrite to begin anew"
+        )
+    stored = Record(**values)
     stored.general = [(at, loss) for at, loss in stored.general if at <= step]
     if stored.stopped_at is not None and stored.stopped_at > step:
         stored.stopped_at = None

@@ -1,30 +1,161 @@
-"""SIGTERM and Ctrl-C: finish the step, save, say how to go on, and leave with the code shells expect."""
+"""SIGTERM, Ctrl-C and a failing disk: keep what is there, say how to go on, and leave with the code shells expect."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
-from maskwright.errors import RunInterruptedError
+from maskwright.errors import RunError, RunInterruptedError
+from maskwright.models.pretrained import list_checkpoints
 from maskwright.runs.folder import RunFolder
 from maskwright.text.tokenizer import Tokenizer
-from maskwright.training.callbacks import Callback
-from maskwright.training.checkpoints import Retention
+from maskwright.training.callbacks import Callback, Metrics
+from maskwright.training.checkpoints import Retention, is_checkpoint
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PATIENCE_S = 25.0
 """Clusters kill a job about 30 s after they ask it to end."""
 _SAME_REQUEST_S = 2.0
 """A cluster signals launcher and processes alike, and the launcher passes it on: that is one request, not two."""
+_GO_ON = "the same command goes on from the last checkpoint"
+
+
+class _Signals:
+    """Takes the signals over while it is open. A signal acts at once, unless `hold` is set, which is told of it.
+
+    Python runs handlers in the main thread, which may be inside a computation that does not end, or wait for another
+    process. So a thread of its own is woken by the signal too, and ends the process when its time is over or the
+    signal comes again.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.hold: Callable[[int], None] | None = None
+        self._previous: dict[int, Any] = {}
+
+    def open(self) -> None:
+        if threading.current_thread() is not threading.main_thread():  # the only one that may
+            return
+        reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=_watch, args=(reader,), name="signals", daemon=True).start()
+        self._previous = {number: signal.signal(number, self._receive) for number in _SIGNALS}
+
+    def close(self) -> None:
+        if not self._previous:
+            return
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+        signal.set_wakeup_fd(self._previous_fd)
+        self._writer.close()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received:
+            return
+        self.received = number
+        if self.hold is None:
+            raise _StopNow
+        self.hold(number)
+
+
+class _Open:
+    """The innermost command's, where one runs."""
+
+    signals: _Signals | None = None
+
+
+class _StopNow(BaseException):
+    """Raised by a signal; no handler of errors takes it for one."""
+
+
+def _watch(reader: socket.socket) -> None:
+    """Ends the process some time after the first signal; returns when the other end is closed before."""
+    with reader:
+        number, begun_s = 0, 0.0
+        while True:
+            try:
+                woken = reader.recv(1)
+            except TimeoutError:
+                _leave(number, f"interrupted, and the work did not end in time; {_GO_ON}")
+            if not woken:
+                return
+            if woken[0] not in _SIGNALS:
+                continue
+            if not number:
+                number, begun_s = woken[0], time.monotonic()
+            elif time.monotonic() - begun_s > _SAME_REQUEST_S:
+                _leave(number, f"interrupted twice; {_GO_ON}")
+            reader.settimeout(max(begun_s + _PATIENCE_S - time.monotonic(), 1e-3))
+
+
+def _leave(number: int, message: str) -> NoReturn:
+    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.flush()
+    os._exit(128 + number)
+
+
+@contextmanager
+def ending_in_order(folders: Sequence[Path]) -> Iterator[None]:
+    """Around a command on run folders: a signal or a failing disk ends it with a sentence that says what is kept.
+
+    A signal acts at once, except inside the training loop, which saves first (`GracefulStop`).
+    """
+    outer, signals = _Open.signals, _Signals()
+    try:
+        _Open.signals = signals
+        signals.open()
+        try:
+            yield
+        finally:
+            signals.hold = _note_only
+    except RunInterruptedError:
+        raise
+    except (_StopNow, Exception) as error:
+        if signals.received:  # also where it made something else fail, such as the other processes
+            raise RunInterruptedError(f"interrupted; {_describe_kept(folders)}", 128 + signals.received) from error
+        if isinstance(error, OSError) and error.errno is not None:
+            place = "" if error.filename is None else f": {error.filename}"
+            raise RunError(f"{error.strerror}{place}; {_describe_kept(folders)}") from error
+        raise
+    finally:
+        signals.close()
+        _Open.signals = outer
+    if signals.received:
+        raise RunInterruptedError(f"interrupted; {_describe_kept(folders)}", 128 + signals.received)
+
+
+def _note_only(number: int) -> None:
+    """The command has ended, well or not; that it was interrupted is said after that."""
+
+
+def _describe_kept(folders: Sequence[Path]) -> str:
+    kept = []
+    for run in map(RunFolder, folders):
+        if run.is_finished:
+            kept.append(f"{run.path} (finished)")
+        else:
+            kept += [str(checkpoint) for checkpoint in list_checkpoints(run.checkpoints)[:1]]
+    if not kept:
+        return "no checkpoint was saved yet, and the same command begins again"
+    return f"{', '.join(kept)} is kept, and the same command goes on from there"
 
 
 class GracefulStop(Callback):
-    """Catches the signals while a run trains; when a step takes too long to end, leaves what is on disk as it is."""
+    """Holds signals back while a run trains: the step or evaluation is finished and saved, then the run ends.
+
+    Before a process leaves, all wait for the writing: a launcher that sees one leave ends the others.
+    """
 
     on_every_rank = True
 
@@ -32,47 +163,54 @@ class GracefulStop(Callback):
         self.run = run
         self.tokenizer = tokenizer
         self.retention = retention
-        self._previous: dict[int, Any] = {}
-        self._deadline: threading.Timer | None = None
-        self._received_s = 0.0
+        self._signals: _Signals | None = None
 
     def on_train_begin(self) -> None:
-        if threading.current_thread() is threading.main_thread():  # the only one that may
-            self._previous = {number: signal.signal(number, self._receive) for number in _SIGNALS}
+        self._signals = _Open.signals
+        if self._signals is not None:
+            self._signals.hold = self._note
 
     def on_step_end(self, step: int) -> None:
-        number = self.trainer.agreed_signal
-        if not number:
-            return
-        checkpoint = self.trainer.save_checkpoint(self.run.checkpoints, self.tokenizer, self.retention)
-        # A launcher that sees one process leave ends the others, which may still be writing.
+        if self.trainer.agreed_signal:
+            self._save()
+            self.trainer.finish_writing()
+            self._leave(self.trainer.agreed_signal)
+
+    def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
+        if self.trainer.agreed_signal:
+            if not self.trainer.stop_training:  # or else the last checkpoint has just been taken
+                self._save()
+            self.trainer.finish_writing()
+            self._leave(self.trainer.agreed_signal)
+
+    def on_train_end(self) -> None:
+        """A signal that came after the last epoch ends the run here; from here on they act at once."""
         self.trainer.finish_writing()
-        raise RunInterruptedError(
-            f"interrupted at step {step}, saved as {checkpoint}; the same command goes on from there", 128 + number
-        )
+        if self.trainer.agree_on_signal():
+            self._leave(self.trainer.agreed_signal)
+        self.close()
+        if self.trainer.received_signal:  # since the processes agreed
+            self._leave(self.trainer.received_signal)
 
     def close(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous = {}
+        if self._signals is not None:
+            self._signals.hold = None
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.trainer.received_signal:
-            if time.monotonic() - self._received_s > _SAME_REQUEST_S:
-                _leave(number, "interrupted twice; the same command goes on from the last checkpoint")
-            return
+    def _note(self, number: int) -> None:
         self.trainer.received_signal = number
-        self._received_s = time.monotonic()
-        message = "interrupted, and the step did not end in time; the same command goes on from the last checkpoint"
-        self._deadline = threading.Timer(_PATIENCE_S, _leave, (number, message))
-        self._deadline.daemon = True
-        self._deadline.start()
 
+    def _save(self) -> None:
+        try:
+            self.trainer.save_checkpoint(self.run.checkpoints, self.tokenizer, self.retention)
+        except RunError as error:
+            self.trainer.warn(str(error))
 
-def _leave(number: int, message: str) -> None:
-    """At once: the main thread may be inside a computation that does not end."""
-    sys.stderr.write(f"error: {message}\n")
-    sys.stderr.flush()
-    os._exit(128 + number)
+    def _leave(self, number: int) -> NoReturn:
+        step = self.trainer.state.step
+        checkpoint = self.run.checkpoints / f"step-{step}"
+        kept = (
+            f", saved as {checkpoint}; the same command goes on from there"
+            if is_checkpoint(checkpoint)
+            else f"; {_describe_kept([self.run.path])}"
+        )
+        raise RunInterruptedError(f"interrupted at step {step}{kept}", 128 + number)

@@ -184,7 +184,7 @@ def _check_output(out: Path, described: dict[str, Any], overwrite: bool) -> None
 
 def _open_work(work: Path, key: str, say: Callable[[str], None]) -> None:
     key_file = work / _KEY_FILE
-    if work.exists() and (not key_file.is_file() or read_json(key_file)["key"] != key):
+    if work.exists() and (not key_file.is_file() or read_json(key_file).get("key") != key):
         shutil.rmtree(work)
     if key_file.is_file():
         say(f"going on with {len(list((work / 'parts').glob('*.json')))} finished parts")

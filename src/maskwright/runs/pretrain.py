@@ -22,10 +22,11 @@ from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.folder import RunFolder, find_run
 from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
-from maskwright.runs.interruption import GracefulStop
+from maskwright.runs.interruption import GracefulStop, ending_in_order
 from maskwright.runs.model import TrainedModel, build_model
 from maskwright.runs.objective import describe_objective
 from maskwright.runs.report import write_report
+from maskwright.terminal import CleanConsole
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, EarlyStopping
 from maskwright.training.checkpoints import Retention, clear_leftovers, find_resumable, is_checkpoint
@@ -43,9 +44,15 @@ _SHOWN_LENGTH = 24
 
 
 @dataclass(frozen=True)
-class FinishedRun:
+class Finished:
+    """What a run that is finished has on disk."""
+
     folder: RunFolder
     figures: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FinishedRun(Finished):
     predictions: PredictionView | None
     """Held-out sentences and what the model makes of them; None for one that predicts no tokens."""
     trainer: Trainer
@@ -59,8 +66,12 @@ def pretrain(config: Config, overwrite: bool = False, console: Console | None = 
     check_trackers(_choose_trackers(config))
     device = choose_device(config.training.device)
     check_precision(config.training.precision, device)
+    with ending_in_order([Path(config.run.out) / config.run.name]):
+        return _run(config, overwrite, device, console or CleanConsole())
+
+
+def _run(config: Config, overwrite: bool, device: torch.device, console: Console) -> FinishedRun:
     world = join_world(device.type == "cuda", config.training.dead_process_seconds)
-    console = console or Console()
     console.quiet |= not world.is_main
     with world.naming_the_departed():
         start = world.main_first(lambda: _begin(config, overwrite, world, console))
@@ -213,9 +224,14 @@ def _resume(config: Config, trainer: Trainer, run: RunFolder, console: Console) 
 def resume_newest(trainer: Trainer, run: RunFolder, console: Console) -> bool:
     """Whether a checkpoint was there to go on from."""
     checkpoint, problems = find_resumable(run.checkpoints)
+    _check_same_everywhere(checkpoint, trainer.world, run)
+    if checkpoint is None and problems:
+        raise InputError(
+            f"{run.path} has no whole checkpoint to go on from: {'; '.join(problems)}; restore one of them, or add"
+            " --overwrite to begin anew (nothing in the folder was changed)"
+        )
     for problem in problems:
         _say(console, f"warning: {problem}; falling back to an earlier one")
-    _check_same_everywhere(checkpoint, trainer.world, run)
     if checkpoint is not None:
         trainer.load_checkpoint(checkpoint)
         _say(console, f"resuming {run.path} from step {trainer.state.step}", style="")
@@ -233,10 +249,14 @@ def _check_same_everywhere(checkpoint: Path | None, world: World, run: RunFolder
 
 def find_checkpoint(name: str | None) -> Path:
     """The checkpoint itself, or the newest of a run; only these hold optimizer state."""
+    problems: list[str] = []
     for folder in () if name is None else (Path(name), Path(name) / CHECKPOINTS_FOLDER):
-        checkpoint = folder if is_checkpoint(folder) else find_resumable(folder)[0]
+        checkpoint, found = (folder, []) if is_checkpoint(folder) else find_resumable(folder)
         if checkpoint is not None:
             return checkpoint
+        problems += found
+    if problems:
+        raise InputError(f"{name} has no whole checkpoint to go on from: {'; '.join(problems)}; restore one of them")
     raise InputError(
         f"training.keep_optimizer needs model.from to be a run or a checkpoint, found {name}; a model alone has no"
         " optimizer state"

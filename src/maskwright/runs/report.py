@@ -12,7 +12,7 @@ import yaml
 from maskwright.config import Config
 from maskwright.inference.visualize import PredictionView
 from maskwright.runs.folder import RunFolder
-from maskwright.storage import write_text
+from maskwright.storage import naming, write_text
 
 _PANELS = (
     ("Loss", {"loss": "training", "val_loss": "held-out"}),
@@ -74,7 +74,8 @@ def plot_curves(metrics: list[dict[str, float]], unigram_loss: float | None, pat
         axes.grid(alpha=0.3)
         if len(axes.get_legend_handles_labels()[0]) > 1:
             axes.legend()
-    figure.savefig(path)
+    with naming(path):
+        figure.savefig(path)
 
 
 def _build_html(run: RunFolder, config: Config, figures: dict[str, Any], predictions: PredictionView | None) -> str:

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from maskwright.errors import InputError
-from maskwright.storage import read_json
+from maskwright.storage import read_json, restore_folder
 from maskwright.text.special_tokens import SETTING_NAMES, SPECIAL_ROLES, build_special, read_token
 
 FAST_FILE = "tokenizer.json"
@@ -44,6 +44,7 @@ def read_tokenizer(path: Path) -> tuple[Backend, dict[str, Any]]:
 
 
 def _find_file(path: Path) -> Path:
+    restore_folder(path)
     if path.is_file():
         return path.with_name(BPE_FILES[0]) if path.name == BPE_FILES[1] else path
     for name in (FAST_FILE, VOCABULARY_FILE, BPE_FILES[0]):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from maskwright.errors import InputError
-from maskwright.storage import whole_folder
+from maskwright.storage import naming, restore_folder, whole_folder
 from maskwright.suggestions import refuse_arguments
 
 if TYPE_CHECKING:
@@ -197,8 +197,10 @@ class EarlyStopping(Callback):
     def on_train_end(self) -> None:
         if self._best_weights is not None:
             self.trainer.model.load_state_dict(self._best_weights)
-        elif self._is_resumed and self.best_folder is not None and self.best_folder.is_dir():
-            self.trainer.model.load_weights(self.best_folder)
+        elif self._is_resumed and self.best_folder is not None:
+            restore_folder(self.best_folder)
+            if self.best_folder.is_dir():
+                self.trainer.model.load_weights(self.best_folder)
 
 
 class TensorBoard(Callback):
@@ -224,7 +226,9 @@ class TensorBoard(Callback):
         self._sums: Tensor | None = None
         self._pending: list[tuple[int, float, Tensor]] = []
         """Step, learning rate, and on the device the sums since the last one, behind them the gradient's norm."""
-        self._writer = SummaryWriter(str(log_dir))
+        self.log_dir = Path(log_dir)
+        with naming(self.log_dir):
+            self._writer = SummaryWriter(str(log_dir))
 
     def on_train_begin(self) -> None:
         self._sums, self._pending = None, []
@@ -253,7 +257,8 @@ class TensorBoard(Callback):
 
     def close(self) -> None:
         self._write_steps()
-        self._writer.close()
+        with naming(self.log_dir):
+            self._writer.close()
 
     def _write_steps(self) -> None:
         for step, learning_rate, facts in self._pending:
@@ -263,9 +268,10 @@ class TensorBoard(Callback):
         self._pending = []
 
     def _write(self, prefix: str, metrics: Metrics, step: int) -> None:
-        for name, value in metrics.items():
-            if name not in ("step", "epoch"):
-                self._writer.add_scalar(f"{prefix}/{name}", value, step)
+        with naming(self.log_dir):
+            for name, value in metrics.items():
+                if name not in ("step", "epoch"):
+                    self._writer.add_scalar(f"{prefix}/{name}", value, step)
 
 
 _CHECKPOINT_INSTEAD = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from torch import Tensor
 from maskwright.errors import InputError, RunError
 from maskwright.models.pretrained import MODEL_FOLDER, copy_to_cpu, list_checkpoints
 from maskwright.models.weights_file import write_safetensors
-from maskwright.models.weights_reading import read_tensors
+from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_tensors
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.snapshot import ModelSnapshot
-from maskwright.storage import read_json, whole_folder, write_text
+from maskwright.storage import read_json, restore_folder, whole_folder, write_text
 from maskwright.training.history import History
 from maskwright.training.state import TrainingState
 
@@ -31,6 +31,7 @@ _AVERAGE_FILE = "average.safetensors"
 _STATE_FILE = "state.json"
 _CHECKSUMS_FILE = "checksums.json"
 _BEST_FILE = "best.json"
+_NEEDED_FILES = (f"{MODEL_FOLDER}/{CONFIG_FILE}", f"{MODEL_FOLDER}/{WEIGHTS_FILE}", _OPTIMIZER_FILE, _STATE_FILE)
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,12 @@ def name_best(folder: Path, step: int | None, loss: float | None) -> None:
 def find_best(folder: Path) -> Path | None:
     """The checkpoint with the best validation loss, where one was named so."""
     file = folder / _BEST_FILE
-    return folder / f"step-{read_json(file)['step']}" if file.is_file() else None
+    if not file.is_file():
+        return None
+    values = read_json(file)
+    if not isinstance(values.get("step"), int):
+        raise InputError(f"{file} names no step; delete it, and the next best checkpoint is named anew")
+    return folder / f"step-{values['step']}"
 
 
 @dataclass(frozen=True)
@@ -164,9 +170,7 @@ def is_checkpoint(folder: Path) -> bool:
 def clear_leftovers(folder: Path) -> None:
     """Undo what a kill inside a save left: what was moved aside for its successor comes back, half-written goes."""
     for aside in folder.glob(".*.old"):
-        replaced = folder / aside.name.removeprefix(".").removesuffix(".old")
-        if not replaced.exists():
-            aside.rename(replaced)
+        restore_folder(folder / aside.name.removeprefix(".").removesuffix(".old"))
     for leftover in (*folder.glob(".*.old"), *folder.glob(".*.tmp")):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
@@ -189,13 +193,31 @@ def _step_of(checkpoint: Path) -> int:
 
 
 def _read_verified_state(checkpoint: Path) -> dict[str, Any]:
-    for name, expected in _read_present(checkpoint / _CHECKSUMS_FILE).items():
+    checksums = _read_present(checkpoint / _CHECKSUMS_FILE)
+    tensors = (str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*.safetensors"))
+    for name in sorted({*_NEEDED_FILES, *tensors, *checksums}):
         path = checkpoint / name
         if not path.is_file():
             raise InputError(f"{path} is missing")
-        if _checksum(path) != expected:
+        if name not in checksums:
+            raise InputError(f"{checkpoint / _CHECKSUMS_FILE} has no checksum of {name}")
+        if _checksum(path) != checksums[name]:
             raise InputError(f"{path} does not match its checksum")
-    return _read_present(checkpoint / _STATE_FILE)
+    return _read_state(checkpoint / _STATE_FILE)
+
+
+def _read_state(file: Path) -> dict[str, Any]:
+    values = _read_present(file)
+    state = values.get("state")
+    if not (isinstance(state, dict) and isinstance(values.get("history"), dict) and isinstance(state.get("step"), int)):
+        raise InputError(f"{file} does not say where the run stood; it is damaged")
+    unknown = sorted(state.keys() - {field.name for field in fields(TrainingState)})
+    if unknown:
+        raise InputError(
+            f"{file} has the field '{unknown[0]}', which this version does not know; a newer version of maskwright"
+            " wrote it, so use that one, or it is damaged"
+        )
+    return values
 
 
 def _read_present(file: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from maskwright.terminal import CleanConsole
 from maskwright.training.callbacks import Callback, Metrics
 
 _PLAIN_INTERVAL_S = 10.0
@@ -16,7 +17,7 @@ class ProgressDisplay(Callback):
     """Shows loss, accuracy, tokens per second and the time left."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console()
+        self.console = console or CleanConsole()
         self._bar: Progress | None = None
         self._last_line_s = float("-inf")
 

@@ -137,6 +137,7 @@ class Trainer:
                 epoch = self.state.epoch
                 self._train_epoch(train, validation)
                 metrics = self._end_epoch(train, validation, epochs)
+                self.agree_on_signal()
                 for callback in self._callbacks:
                     callback.on_epoch_end(epoch, metrics)
                 self._agree_to_stop()
@@ -188,6 +189,11 @@ class Trainer:
         """Wait until checkpoints written in the background are there for all processes to read."""
         self._writer.finish()
         self.world.sum_facts([0.0])
+
+    def agree_on_signal(self) -> int:
+        """The signal that any process received and that asks the run to end, or 0; all processes call it."""
+        self.agreed_signal = agree(self.world, 0.0, False, self.received_signal).signal
+        return self.agreed_signal
 
     def averaged_weights(self) -> AbstractContextManager[None]:
         """Inside, the model has the weights that count: the averaged ones where an average is kept."""

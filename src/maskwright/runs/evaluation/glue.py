@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from maskwright.config import Config, load_config
+from maskwright.config import Config
 from maskwright.errors import InputError
 from maskwright.evaluation.agreement import Agreement
 from maskwright.runs.evaluation.glue_answers import score_runs
@@ -18,13 +18,14 @@ from maskwright.runs.evaluation.glue_report import GlueReport, build_glue_report
 from maskwright.runs.finetune import TASK_FILE, finetune, say
 from maskwright.runs.finetune_seeds import list_seed_folders
 from maskwright.runs.finetune_settings import build_run_config
-from maskwright.runs.folder import RunFolder
+from maskwright.runs.folder import RunFolder, find_changes
 from maskwright.tasks.config import TaskConfig, build_task_config, load_task_config
 
 DEFAULT_OUT = Path("runs") / "glue"
 DEFAULT_SEEDS = 3
 _DATA_FOLDER = "data"
 _TWO = 2
+_TRAINING_SECTIONS = ("optimizer.", "schedule.", "training.")
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def _run_task(
     runs = [RunFolder(one) for one in folders]
     for seed, run in enumerate(runs):
         _check_same_settings(run, config)
-        _check_same_training(run, build_run_config(config, run.path, seed, options.settings))
+        _check_same_training(run, config, build_run_config(config, run.path, seed, options.settings))
     if not all(run.is_finished for run in runs):
         base = folders[0] if num_seeds == 1 else folder
         finetune(config, base, num_seeds=num_seeds, settings=options.settings, console=console)
@@ -96,11 +97,13 @@ def _check_same_settings(run: RunFolder, config: TaskConfig) -> None:
             )
 
 
-def _check_same_training(run: RunFolder, wanted: Config) -> None:
+def _check_same_training(run: RunFolder, config: TaskConfig, wanted: Config) -> None:
     if not run.config_file.is_file():
         return
-    started = load_config(run.config_file)
-    if (started.optimizer, started.schedule, started.training) != (wanted.optimizer, wanted.schedule, wanted.training):
+    changed = find_changes(run, wanted)
+    if config.learning_rate is None:  # then it was chosen for the encoder when the run began
+        changed.pop("optimizer.learning_rate", None)
+    if any(key.startswith(_TRAINING_SECTIONS) for key in changed):
         raise InputError(
             f"{run.path} was begun with other settings of optimizer, schedule or training; repeat them or choose"
             " another --out"
