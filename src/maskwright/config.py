@@ -106,6 +106,12 @@ def build_config(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Co
     return _build([values, _read_overrides(overrides)])
 
 
+def change_config(config: Config, changes: Mapping[str, Mapping[str, Any]]) -> Config:
+    """The configuration with some values of some sections replaced, checked anew."""
+    values = config.model_dump(by_alias=True)
+    return build_config(values | {section: {**values[section], **named} for section, named in changes.items()})
+
+
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values under their dotted keys."""
     flat: dict[str, Any] = {}

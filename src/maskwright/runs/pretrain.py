@@ -23,7 +23,7 @@ from maskwright.runs.folder import RunFolder, find_run
 from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.interruption import GracefulStop
-from maskwright.runs.model import TrainedModel, build_model
+from maskwright.runs.model import TrainedModel, build_model, fit_row_length
 from maskwright.runs.objective import describe_objective
 from maskwright.runs.report import write_report
 from maskwright.text.tokenizer import Tokenizer
@@ -63,6 +63,7 @@ def pretrain(config: Config, overwrite: bool = False, console: Console | None = 
     console = console or Console()
     console.quiet |= not world.is_main
     with world.naming_the_departed():
+        config = world.main_first(lambda: fit_row_length(config, lambda text: _say(console, text, style="")))
         start = world.main_first(lambda: _begin(config, overwrite, world, console))
         finished = _train(config, start, world, console)
         world.sum_facts([0.0])  # who left while another still writes would be taken for dead
