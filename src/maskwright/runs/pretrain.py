@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from maskwright.batch import PackedBatch
 from maskwright.config import Config
 from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
@@ -19,6 +20,7 @@ from maskwright.masking.schedule import compute_mask_ratio
 from maskwright.models.pretrained import CHECKPOINTS_FOLDER
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
+from maskwright.runs.duration import DurationNotice, suggest_shorter_run
 from maskwright.runs.folder import RunFolder, find_run
 from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
@@ -40,6 +42,8 @@ from maskwright.training.world import World, join_world, leave_world
 _NUM_SHOWN = 4
 _SHOWN_LENGTH = 24
 """Held-out sentences in the report: how many, and of about how many tokens."""
+_TIMED_LENGTH = 128
+"""Tokens of a row that are timed before a run: a whole one of thousands may take a minute on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
     if start.general is not None:
         guard = ForgettingGuard(run, start.general, validation, config.forgetting.max_increase, world)
     callbacks = build_callbacks(config, run, tokenizer, world, console, [] if guard is None else [guard])
-    trainer.fit(train, validation, callbacks=callbacks)
+    trainer.fit(train, validation, callbacks=[_build_notice(config, train, console), *callbacks])
 
     model = start.model
     if world.is_main:
@@ -144,6 +148,16 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
             _say(console, f"note: {note}")
         run.write_final(figures)
     return FinishedRun(run, figures, predictions, trainer)
+
+
+def _build_notice(config: Config, train: PackedLoader, console: Console) -> DurationNotice:
+    def build_rows(num_rows: int) -> PackedBatch:
+        return train.first_rows(num_rows).map_fields(lambda field: field[:, :_TIMED_LENGTH])
+
+    shorter = suggest_shorter_run(config)
+    return DurationNotice(
+        build_rows, train.rows_per_batch, train.row_length, shorter, lambda text: _say(console, text, style="")
+    )
 
 
 def _choose_samples(loader: PackedLoader) -> list[int]:

@@ -27,7 +27,14 @@ from maskwright.errors import InputError, RunError
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.training.batches import Batches, concatenate, count_batches, group_batches, iterate_batches
+from maskwright.training.batches import (
+    Batches,
+    advise_faster,
+    concatenate,
+    count_batches,
+    group_batches,
+    iterate_batches,
+)
 from maskwright.training.budget import Budget
 from maskwright.training.builders import BuiltOptimizer
 from maskwright.training.callbacks import Callback
@@ -36,7 +43,7 @@ from maskwright.training.consensus import agree
 from maskwright.training.engine import Engine
 from maskwright.training.evaluate import evaluate
 from maskwright.training.history import History
-from maskwright.training.meter import Meter, StepRecord, describe_bad_steps
+from maskwright.training.meter import Meter, StepRecord, WaitWatch, describe_bad_steps
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.ramp import count_batches_per_step
 from maskwright.training.state import TrainingState
@@ -75,6 +82,8 @@ class Trainer:
         self._callbacks: Sequence[Callback] = ()
         self._writer = CheckpointWriter(self.warn)
         self._meter: Meter | None = None
+        self._wait_watch = WaitWatch()
+        self._faster_advice = ""
         self._is_resuming = False
 
     def fit(
@@ -179,6 +188,7 @@ class Trainer:
         if not self._is_resuming:
             self.state, self.history = TrainingState(epoch=initial_epoch), History()
         self._is_resuming = False
+        self._wait_watch, self._faster_advice = WaitWatch(), advise_faster(train)
         self.engine.settle_precision(self.state)
         self.stop_training = self.budget.is_spent(self.state) and self.state.batch_in_epoch == 0
         self.received_signal = self.agreed_signal = 0
@@ -295,6 +305,9 @@ class Trainer:
             raise RunError(describe_bad_steps(meter.longest_bad_streak, meter.last_bad))
         if num_bad:
             self.warn(f"step {state.step}: {num_bad} steps were skipped, as their loss or gradient was not finite")
+        slow_share = self._wait_watch.find_slow_share(state.elapsed_s, measured["data_wait"])
+        if slow_share is not None:
+            self.warn(f"{slow_share:.0%} of the time went into waiting for data; {self._faster_advice}")
         self._writer.check()
         place = {"step": state.step, "epoch": state.epoch, "tokens": state.num_tokens}
         metrics = {**place, **measured, **settings, "progress": self.progress, "elapsed_s": state.elapsed_s}
