@@ -60,6 +60,7 @@ def adapt(
     typer.echo(f"\n{adapted.run.folder.path}  the run; report.html has its curves")
     if adapted.exported is not None:
         typer.echo(f"{adapted.exported}  the model for transformers and others, with a card")
+    typer.echo("\n  ".join(["Try next:", *adapted.run.next_commands]))
 
 
 def _print_figures(figures: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from maskwright.runs.finetune_report import write_task_report
 from maskwright.runs.finetune_seeds import check_seeds_folder, list_seed_folders, write_summary
 from maskwright.runs.finetune_settings import build_run_config
 from maskwright.runs.folder import RunFolder, find_run
+from maskwright.runs.next_commands import suggest_prediction
 from maskwright.runs.pretrain import build_callbacks, resume_newest
 from maskwright.runs.task_pictures import draw_task_pictures
 from maskwright.storage import read_json
@@ -49,6 +50,8 @@ class FinishedTask:
     runs: list[RunFolder]
     figures: list[dict[str, Any]]
     """Those of every seed."""
+    next_command: str
+    """What to try with the model."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,8 @@ def finetune(
             write_summary(out, figures)
         world.sum_facts([0.0])  # who left while another still writes would be taken for dead
     leave_world()
-    return FinishedTask(out, inputs.metric, [RunFolder(folder) for folder in folders], figures)
+    command = suggest_prediction(folders[0], inputs.held_out)
+    return FinishedTask(out, inputs.metric, [RunFolder(folder) for folder in folders], figures, command)
 
 
 def _prepare(config: TaskConfig, out: Path, folders: Sequence[Path], overwrite: bool, console: Console) -> TaskInputs:

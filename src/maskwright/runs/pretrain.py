@@ -26,8 +26,10 @@ from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.interruption import GracefulStop
 from maskwright.runs.model import TrainedModel, build_model, fit_row_length
+from maskwright.runs.next_commands import suggest_commands
 from maskwright.runs.objective import describe_objective
 from maskwright.runs.report import write_report
+from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, EarlyStopping
 from maskwright.training.checkpoints import Retention, clear_leftovers, find_resumable, is_checkpoint
@@ -53,6 +55,8 @@ class FinishedRun:
     predictions: PredictionView | None
     """Held-out sentences and what the model makes of them; None for one that predicts no tokens."""
     trainer: Trainer
+    next_commands: list[str]
+    """What to try with the model."""
 
 
 def pretrain(config: Config, overwrite: bool = False, console: Console | None = None) -> FinishedRun:
@@ -147,7 +151,9 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
         for note in write_report(run, config, figures, predictions):
             _say(console, f"note: {note}")
         run.write_final(figures)
-    return FinishedRun(run, figures, predictions, trainer)
+    is_builtin = config.data.train == BUILTIN_CORPUS
+    commands = suggest_commands(model, tokenizer, run.path, predictions, is_builtin)
+    return FinishedRun(run, figures, predictions, trainer, commands)
 
 
 def _build_notice(config: Config, train: PackedLoader, console: Console) -> DurationNotice:
