@@ -109,6 +109,7 @@ def test_a_name_that_looks_like_a_number_or_a_date_stays_a_name(tmp_path: Path, 
         (["optimizer.learning_rate=inf"], "'optimizer.learning_rate' is 'inf': expected a finite number"),
         (["run.name=../elsewhere"], "configuration key 'run.name' is '../elsewhere'"),
         (["run.name=.."], "configuration key 'run.name' is '..'"),
+        (["run.name=my run"], "configuration key 'run.name' is 'my run': a run's folder has letters, digits"),
         (["run.seed=-1"], "configuration key 'run.seed' is '-1'"),
         (["data=corpus.txt"], "configuration key 'data' is 'corpus.txt'"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,9 +25,18 @@ from maskwright.suggestions import suggest
 
 
 class RunConfig(Section):
-    name: str = Field("run", pattern=r"^\w[\w.-]*$", description="The run's folder is OUT/NAME.")
+    name: str = Field("run", description="The run's folder is OUT/NAME.")
     out: str = Field("runs", description="The folder that holds runs.")
     seed: int = Field(0, ge=0, lt=2**63, description="Decides weights, data order, masks and dropout.")
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if re.fullmatch(r"\w[\w.-]*", name) is None:
+            raise ValueError(
+                "a run's folder has letters, digits, '_', '.' and '-' in its name and none of the last two first"
+            )
+        return name
 
 
 class Config(Section):
@@ -113,6 +123,12 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
 def build_config(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     """Check nested values, those of a preset underneath them and `section.key=value` overrides on top."""
     return _build([values, _read_overrides(overrides)])
+
+
+def change_config(config: Config, changes: Mapping[str, Mapping[str, Any]]) -> Config:
+    """The configuration with some values of some sections replaced, checked anew."""
+    values = config.model_dump(by_alias=True)
+    return build_config(values | {section: {**values[section], **named} for section, named in changes.items()})
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

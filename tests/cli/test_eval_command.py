@@ -11,7 +11,9 @@ from rich.console import Console
 
 from maskwright.config import build_config
 from maskwright.evaluation.likelihood import score_texts
+from maskwright.evaluation.perplexity import calculate_perplexity
 from maskwright.runs.evaluate import evaluate_texts
+from maskwright.runs.inputs import load_data
 from maskwright.runs.model import load_model
 from maskwright.runs.pretrain import pretrain
 
@@ -78,6 +80,30 @@ def test_mlm_gives_the_evaluation_of_the_run_with_intervals(command: Command, tr
     assert perplexity["high"] == pytest.approx(math.exp(loss["high"]))
 
 
+@pytest.mark.parametrize("mode", ["mlm", "clm"])
+def test_perplexity_is_one_figure_wherever_it_stands(
+    command: Command, tiny_values: dict[str, Any], corpus_file: Path, mode: str
+):
+    tiny_values["data"]["validation"] = str(corpus_file)
+    tiny_values["masking"] = {"ratio": 0.4, "strategy": "whole_word"}
+    tiny_values["training"] |= {"mode": mode, "precision": "fp32"}
+    config = build_config(tiny_values)
+    run = pretrain(config, console=Console(quiet=True)).folder
+    final = json.loads(run.final_file.read_text())
+    content = read(command("eval", run.path, "mlm", corpus_file, "--json"))
+    model, _ = load_model(str(run.path))
+    held_out = load_data(config, run.tokenizer, pytest.fail).validation
+    # The same sums in batches of other sizes: fp32 rounds each differently.
+    expected = pytest.approx(math.exp(final["loss"]), rel=1e-5)
+    assert final["perplexity"] == expected
+    assert content["perplexity"] == expected
+    assert find(content["figures"], "all", "perplexity")["mean"] == expected
+    assert calculate_perplexity(model, held_out) == expected
+    assert f"<th>perplexity</th><td>{final['perplexity']:.1f}</td>" in run.report_file.read_text()
+    scores = read(command("eval", run.path, "pll", corpus_file, "--json"))
+    assert not [line for line in scores["figures"] if line["measure"] == "perplexity"]
+
+
 def test_pll_gives_the_scores_of_the_texts(
     command: Command, trained_run: Path, corpus_file: Path, sentences: list[str]
 ):
@@ -96,7 +122,7 @@ def test_pll_gives_the_scores_of_the_texts(
 def test_a_causal_model_gives_its_log_likelihood(command: Command, causal: Path, trained_run: Path, corpus_file: Path):
     content = read(command("eval", causal, "pll", corpus_file, "--json"))
     assert content["score"] == "log-likelihood"
-    assert {line["measure"] for line in content["figures"]} == {"log_likelihood", "perplexity"}
+    assert {line["measure"] for line in content["figures"]} == {"log_likelihood", "text_perplexity"}
     command("eval", causal, "pll", corpus_file, "--against", trained_run).assert_refused("which do not compare")
     command("eval", causal, "pll", corpus_file, "--word-l2r").assert_refused("left to right already")
 

@@ -30,9 +30,9 @@ def batches() -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": torch.randint(5, 50, (4, 10), generator=generator)} for _ in range(5)]
 
 
-def test_is_the_exponential_of_the_loss_at_the_models_ratio(model, batches):
-    expected = evaluate(model, map(as_packed, batches), mask_ratio=0.3)
-    assert expected.num_masked == 5 * 4 * 3
+def test_is_the_exponential_of_the_loss_under_the_masks_of_every_evaluation(model, batches):
+    expected = evaluate(model, map(as_packed, batches), mask_ratio=0.15)  # though the model masks 30%
+    assert 5 * 4 <= expected.num_masked <= 5 * 4 * 2
     assert calculate_perplexity(model, batches) == pytest.approx(math.exp(expected.loss))
 
 

@@ -257,3 +257,17 @@ def test_freezing_needs_a_trained_encoder(tmp_path: Path) -> None:
     config = build_config({"model": {"freeze_encoder": True}, "run": {"out": str(tmp_path)}})
     with pytest.raises(InputError, match=r"give the trained one as model\.from"):
         pretrain(config, console=QUIET)
+
+
+def test_rows_are_lowered_to_what_the_model_takes_and_that_is_said(published: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    texts, general = write_lines(tmp_path / "domain.txt", DOMAIN), write_lines(tmp_path / "general.txt", GENERAL)
+    short = ("training.max_steps=1", "training.batch_tokens=256", "training.precision=fp32")
+    for settings in (short, (*short, "data.max_length=512")):  # the default of 128, and a value of the user's
+        options = AdaptOptions([texts], tmp_path / "adapted", [general], settings=settings, overwrite=True)
+        adapted = adapt(str(published), options, QUIET, said.append)
+        assert mw.load_config(adapted.run.folder.config_file).data.max_length == 32
+    lowered = [line for line in said if "data.max_length" in line]
+    assert lowered == [
+        f"data.max_length is 32 instead of {length}: {published} takes no more tokens" for length in (128, 512)
+    ]

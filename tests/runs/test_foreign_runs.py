@@ -16,7 +16,7 @@ from maskwright.errors import InputError
 from maskwright.runs.callbacks import PeriodicCheckpoints
 from maskwright.runs.export import ExportOptions, export_model
 from maskwright.runs.folder import RunFolder
-from maskwright.runs.model import load_model
+from maskwright.runs.model import fit_row_length, load_model
 from maskwright.runs.pretrain import pretrain
 from maskwright.text.tokenizer import Tokenizer
 
@@ -86,6 +86,11 @@ def test_a_broken_run_of_a_foreign_model_ends_as_the_unbroken_one(
     ids = torch.tensor([tokenizer.encode("the cat sees the green house.")])
     torch.testing.assert_close(model(ids).logits, theirs(input_ids=ids).logits, rtol=0, atol=0)
     assert transformers.AutoTokenizer.from_pretrained(unbroken.model).mask_token == tokenizer.mask_token
+
+
+def test_rows_are_lowered_to_what_a_foreign_model_takes(settings: dict[str, Any]) -> None:
+    del settings["data"]["max_length"]
+    assert fit_row_length(build_config(settings), lambda text: None).data.max_length == 40
 
 
 @pytest.mark.parametrize(

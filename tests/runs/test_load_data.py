@@ -16,6 +16,7 @@ from maskwright.runs.prepare import PrepareOptions, prepare
 from maskwright.sections.data import build_sources
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.training import train_tokenizer
+from maskwright.training.batches import advise_faster
 
 
 def load(values: dict[str, Any], said: list[str] | None = None) -> TrainingData:
@@ -166,3 +167,14 @@ def test_the_baseline_counts_all_sources_by_their_weight(tiny_values, tmp_path):
     first, second = (counts[data.tokenizer.encode_batch([word])[0][0]] for word in ("alpha", "gamma"))
     stores = [data.train.shards.store(shard).num_documents for shard in range(2)]
     assert (first, second) == (stores[0], 3 * stores[1])
+
+
+def test_each_kind_of_input_has_its_own_remedy_for_being_slow(tiny_values, prepared):
+    def advise(**sections: dict[str, Any]) -> str:
+        return advise_faster(load_data(build_config(tiny_values | sections), None, pytest.fail).train)
+
+    assert "maskwright prepare" in advise()
+    assert "augmentation.probability=0" in advise(augmentation={"probability": 0.5})
+    from_shards = advise(data={**tiny_values["data"], "train": str(prepared)})
+    assert f"copy {prepared} to a local disk" in from_shards
+    assert "maskwright prepare" not in from_shards

@@ -10,7 +10,7 @@ from maskwright.config import build_config
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
-from maskwright.runs.model import build_model, check_vocabulary
+from maskwright.runs.model import build_model, check_vocabulary, fit_row_length
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
 
 SMALL = {"variant": "tiny", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -108,3 +108,14 @@ def test_a_tokenizer_with_another_mask_token_is_refused(tokenizer: Tokenizer) ->
     )
     with pytest.raises(InputError, match="the tokenizer's mask token is"):
         check_vocabulary(build(tokenizer, {}), other)
+
+
+def test_rows_that_nobody_asked_for_are_lowered_to_what_the_model_takes(trained_run: Path) -> None:
+    said: list[str] = []
+    unset = build_config({"model": {"from": str(trained_run)}})
+    assert fit_row_length(unset, said.append).data.max_length == 32
+    assert said == [f"data.max_length is 32 instead of 128: {trained_run} takes no more tokens"]
+    given = build_config({"model": {"from": str(trained_run)}, "data": {"max_length": 64}})
+    stretched = build_config({"model": {"from": str(trained_run), "max_position_embeddings": 256}})
+    for config in (given, stretched, build_config({})):
+        assert fit_row_length(config, pytest.fail) is config

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from task_lab import Lab, build_records, write_lines
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from maskwright.errors import InputError, RunError, RunInterruptedError
+from maskwright.runs.duration import DurationNotice
 from maskwright.runs.finetune import FinishedTask, finetune
 from maskwright.runs.finetune_inputs import load_task_inputs
 from maskwright.runs.folder import RunFolder
@@ -271,3 +273,24 @@ def test_the_pooler_of_a_published_bert_is_kept_and_its_classifier_is_new(lab: L
     assert torch.equal(first["transform.dense.weight"], second["transform.dense.weight"])
     assert second["transform.output.weight"].shape == (1, 32)
     assert float(second["transform.output.bias"]) == pytest.approx(float(inputs.train.targets.mean()))
+
+
+@pytest.mark.parametrize("task", ["classification", "similarity"])
+def test_a_long_run_is_announced_and_not_changed_by_that(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    columns = {"label_column": "label"} if task == "classification" else {"second_column": "other"}
+    config = lab.config(task, **columns)
+    with monkeypatch.context() as patch:
+        patch.setattr(DurationNotice, "on_train_begin", lambda notice: None)
+        run(config, tmp_path / "unmeasured")
+    monkeypatch.setattr("maskwright.runs.duration._LONG_S", 0.0)
+    console = Console(file=StringIO())
+    finetune(config, tmp_path / "measured", settings=SETTINGS, console=console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    (number,) = (number for number, line in enumerate(lines) if line.startswith("about "))
+    assert lines[number].endswith(" tokens/s on cpu; Ctrl-C is safe, the same command resumes")
+    assert lines[number + 1].startswith("shorter: fewer --epochs")
+    assert lines[number + 2].startswith("step ")
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("unmeasured", "measured")]
+    assert weights[0] == weights[1]

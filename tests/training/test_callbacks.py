@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from io import StringIO
 
@@ -194,6 +195,24 @@ def test_progress_is_plain_lines_outside_a_terminal(fit):
         ["epoch 1 done", f"loss {losses[0]:.4f}"],
         ["epoch 2 done", f"loss {losses[1]:.4f}"],
     ]
+
+
+def test_slow_steps_between_log_lines_give_a_sign_of_life(fit, monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+
+    class Slow(Callback):
+        def on_step_end(self, step):
+            now_s[0] += 40.0
+
+    console = Console(file=StringIO())
+    fit([Slow(), ProgressDisplay(console)], epochs=1, log_every_steps=100)
+    lines = [line for line in console.file.getvalue().splitlines() if line.startswith("step")]
+    # A line a minute at most; 40 s a step are seen from the second on, and the last step is logged.
+    assert lines[0] == "step 2  epoch 1  33%  1:20 left"
+    assert lines[1] == "step 4  epoch 1  67%  1:00 left"
+    assert lines[2].startswith("step 6  epoch 1  100%  loss ")
+    assert len(lines) == 3
 
 
 def test_progress_is_a_bar_in_a_terminal(fit):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.utils.data import DataLoader
 from maskwright.batch import as_packed
 from maskwright.errors import InputError, RunError
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
+from maskwright.training.batches import advise_faster
 from maskwright.training.callbacks import Callback
 from maskwright.training.evaluate import evaluate
 from maskwright.training.trainer import Trainer
@@ -396,3 +398,77 @@ def test_ids_that_the_model_does_not_have_are_named(build_model, wrong_id):
     assert trainer.state.step == 0
     with pytest.raises(InputError, match=f"the token id {wrong_id}"):
         evaluate(build_model(), [as_packed(batch)])
+
+
+class Clock:
+    """Time that passes only where a test says so."""
+
+    def __init__(self, monkeypatch):
+        self.now_s = 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+
+
+class TimedBatches:
+    """Batches that take so long to come, each in turn."""
+
+    def __init__(self, batches, clock, waits_s):
+        self.batches, self.clock, self.waits_s = batches, clock, iter(waits_s)
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        for batch in self.batches:
+            self.clock.now_s += next(self.waits_s)
+            yield batch
+
+
+class Working(Callback):
+    """Time that a step takes, and what the run was warned of after which step."""
+
+    def __init__(self, clock, work_s):
+        self.clock, self.work_s, self.warnings = clock, work_s, []
+
+    def on_step_end(self, step):
+        self.clock.now_s += self.work_s
+
+    def on_warning(self, message):
+        self.warnings.append((self.trainer.state.step, message))
+
+
+def fit_timed(model, batches, monkeypatch, waits_s, work_s, **options):
+    clock = Clock(monkeypatch)
+    watch = Working(clock, work_s)
+    timed = TimedBatches(batches, clock, waits_s)
+    for name, value in options.items():
+        setattr(timed, name, value)
+    build_trainer(model, log_every_steps=1).fit(timed, epochs=2, callbacks=[watch], verbose=False)
+    return watch.warnings
+
+
+def test_a_run_that_waits_for_data_says_so_once_with_what_to_do(build_model, padded_batches, monkeypatch):
+    # Of every 5 s after the first line 4.8 are lost: more than 10 in all at the fourth step.
+    (warning,) = fit_timed(build_model(), padded_batches, monkeypatch, [4.8] * 12, work_s=0.2)
+    assert warning[0] == 4
+    assert "96% of the time went into waiting for data; tokenize once before training" in warning[1]
+
+
+def test_the_advice_is_the_loaders_own(build_model, padded_batches, monkeypatch):
+    warnings = fit_timed(build_model(), padded_batches, monkeypatch, [5.0] * 12, work_s=0.0, faster_advice="buy a disk")
+    assert [message for _, message in warnings] == ["100% of the time went into waiting for data; buy a disk"]
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "work_s"),
+    [
+        pytest.param([60.0] + [0.1] * 11, 1.0, id="a first batch that takes long"),
+        pytest.param([4.0] * 12, 6.0, id="less than half of the time"),
+        pytest.param([0.5] * 12, 0.0, id="a run too short to care"),
+    ],
+)
+def test_a_run_that_hardly_waits_for_data_says_nothing(build_model, padded_batches, monkeypatch, waits_s, work_s):
+    assert fit_timed(build_model(), padded_batches, monkeypatch, waits_s, work_s) == []
+
+
+def test_a_data_loader_is_told_of_its_workers(padded_batches):
+    assert "num_workers (it has 0)" in advise_faster(DataLoader(padded_batches))

@@ -46,6 +46,7 @@ def adapt(
     from maskwright.errors import InputError
     from maskwright.runs.adapt import AdaptOptions
     from maskwright.runs.adapt import adapt as run_adaptation
+    from maskwright.runs.pretrain import FinishedRun
     from maskwright.sections.data import BUILTIN_CORPUS
     from maskwright.terminal import CleanConsole
 
@@ -61,6 +62,8 @@ def adapt(
     echo(f"\n{adapted.run.folder.path}  the run; report.html has its curves")
     if adapted.exported is not None:
         echo(f"{adapted.exported}  the model for transformers and others, with a card")
+    if isinstance(adapted.run, FinishedRun):
+        echo("\n  ".join(["Try next:", *adapted.run.next_commands]))
 
 
 def _print_figures(figures: dict[str, Any]) -> None:

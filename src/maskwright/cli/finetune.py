@@ -109,5 +109,6 @@ def _print_scores(finished: FinishedTask, console: Console) -> None:
     for row in rows[1:]:
         table.add_row(*row)
     console.print(table)
-    for run in finished.runs:
-        console.print(f"{run.model}  the model; {run.report_file} has its curves", highlight=False, soft_wrap=True)
+    lines = [f"{run.model}  the model; {run.report_file} has its curves" for run in finished.runs]
+    for line in (*lines, "Try next:", f"  {finished.next_command}"):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -32,8 +32,6 @@ def train(
 
         maskwright train --config config.yaml
     """
-    import shlex
-
     from maskwright.terminal import CleanConsole
 
     if shows_recipes:
@@ -52,11 +50,10 @@ def train(
         run.predictions.print(console)
     for label, value in format_figures(run.figures).items():
         console.print(f"{label:>16}  {value}", highlight=False)
-    folder = shlex.quote(str(run.folder.path))
     console.print(
-        f"\n{run.folder.report_file}  curves, predictions and settings\nTry next:\n"
-        f"  {_suggest_look(config.training.mode, folder)}\n"
-        f"  maskwright train data.train=your.txt run.name=yours",
+        f"\n{run.folder.report_file}  curves, predictions and settings\nTry next:",
+        *(f"\n  {command}" for command in run.next_commands),
+        sep="",
         highlight=False,
         markup=False,
         soft_wrap=True,
@@ -71,11 +68,3 @@ def _print_recipes() -> None:
     for recipe in recipes:
         echo(f"{recipe.name:<{width}}  {recipe.purpose}")
     echo(f"\nStart one with maskwright train NAME data.train=your.txt, or copy its file from {find_folder()}")
-
-
-def _suggest_look(mode: str, folder: str) -> str:
-    if mode == "rtd":
-        return f"maskwright train training.mode=rtd model.from={folder} run.name=longer"
-    if mode == "clm":
-        return f'maskwright generate {folder} "The for statement is"'
-    return f'maskwright fill {folder} "The for [MASK] is used to iterate over a sequence."'

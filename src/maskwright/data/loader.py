@@ -21,7 +21,7 @@ from maskwright.data.pair_assembly import PairAssembler
 from maskwright.data.pairs import MIN_PAIR_TOKENS, NUM_PAIR_SPECIALS, PairDraws, Pairing
 from maskwright.data.prefetch import prefetch
 from maskwright.data.rows import NUM_SPECIALS, RowPlan
-from maskwright.data.shards import Shards, StoresInMemory
+from maskwright.data.shards import PreparedShards, Shards, StoresInMemory
 from maskwright.data.store import SampleIndex, TokenStore
 from maskwright.errors import InputError
 
@@ -102,6 +102,13 @@ class PackedLoader:
         """The samples of the first shard that has any."""
         return self._plan(self._first_shard).samples
 
+    @property
+    def faster_advice(self) -> str:
+        """What to do where training waits for batches."""
+        if isinstance(self.shards, PreparedShards):
+            return f"copy {self.shards.folder} to a local disk, or free CPU cores for the loader"
+        return "run maskwright prepare and give its folder as data.train, or free CPU cores for the loader"
+
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[PackedBatch]:
         """The batches of one epoch from `start_batch` on, built ahead in the background."""
         return prefetch(self._batches(epoch, start_batch))
@@ -139,6 +146,13 @@ class PackedLoader:
         counts = np.asarray([len(row) for row in rows], dtype=np.int64)
         self._add(assembler, self._first_shard, np.arange(len(rows)), samples, counts, np.zeros_like(samples))
         return assembler.finish()
+
+    def first_rows(self, num_rows: int) -> PackedBatch:
+        """Rows of the first shard as they are packed, at most so many; no epoch is begun."""
+        shard = self._first_shard
+        rows = np.arange(min(num_rows, self._row_counts[shard]))
+        once = np.zeros_like(rows)
+        return self._assemble(self._build_assembler(len(rows), epoch=0), once + shard, rows, once)
 
     def _batches(self, epoch: int, start_batch: int) -> Iterator[PackedBatch]:
         order = self._order(epoch)

@@ -19,11 +19,13 @@ def calculate_perplexity(
     dataset: Iterable[PackedBatch | Mapping[str, Tensor]],
     num_batches: int | None = 100,
 ) -> float:
-    """exp(mean loss) over the masked tokens of up to `num_batches` batches (None: all), masked at the model's ratio.
+    """exp(mean loss) over the masked tokens of up to `num_batches` batches (None: all).
 
-    The masks are fixed: the same model on the same data gives the same figure.
+    It is the perplexity of final.json and of `maskwright eval MODEL mlm`: fixed masks on 15% of single tokens,
+    whatever the ratio and the strategy of training, so the figures of models compare. A causal model is asked for
+    every next token instead.
     """
     if num_batches is not None and num_batches < 1:
         raise InputError(f"num_batches is {num_batches}; it must be at least 1, or None for all")
     batches = islice(iterate_batches(dataset), num_batches)
-    return evaluate(mlm_model, batches, mask_ratio=mlm_model.mask_ratio).perplexity
+    return evaluate(mlm_model, batches).perplexity

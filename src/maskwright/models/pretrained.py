@@ -168,15 +168,20 @@ def build_encoder(config: Mapping[str, Any], folder: Path, weights: Mapping[str,
 
     They are compared with what the configuration asks for before memory is taken for it.
     """
+    encoder = outline_encoder(config, folder)
+    _check_shapes(encoder, family_of(encoder), weights, folder)
+    return encoder.to_empty(device="cpu")
+
+
+def outline_encoder(config: Mapping[str, Any], folder: Path) -> PackedEncoder:
+    """The encoder a config.json describes, on the meta device: its shapes and settings, no weights."""
     family = find_family(config, folder)
     try:
         shape = family.read_config(config, read_own_settings(config, "encoder"))
     except InputError as error:
         raise InputError(f"{folder / CONFIG_FILE}: {error}") from error
     with torch.device("meta"):
-        encoder = family.encoder_class(shape)
-    _check_shapes(encoder, family, weights, folder)
-    return encoder.to_empty(device="cpu")
+        return family.encoder_class(shape)
 
 
 def _check_shapes(encoder: PackedEncoder, family: Family, weights: Mapping[str, Tensor], folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from maskwright.config import Config, build_config
+from maskwright.config import Config, build_config, change_config
 from maskwright.errors import InputError
 from maskwright.models.pretrained import read_own_settings, resolve_folder
 from maskwright.models.weights_reading import read_config
@@ -22,6 +22,7 @@ from maskwright.runs.folder import RunFolder, check_same_config, refuse_finished
 from maskwright.runs.forgetting import MEASURED_SHARE
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.runs.interruption import ending_in_order
+from maskwright.runs.model import fit_row_length
 from maskwright.runs.pretrain import Finished, pretrain
 from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import BUILTIN_CORPUS, build_sources
@@ -67,7 +68,7 @@ class Adapted:
 
 def adapt(model: str, options: AdaptOptions, console: Console, say: Say) -> Adapted:
     """Each part that is finished already is kept: the same command goes on where it stopped."""
-    config = _build_config(model, options)
+    config = fit_row_length(_build_config(model, options), say, may_change_given=True)
     run = RunFolder(Path(config.run.out) / config.run.name)
     is_trained = run.is_finished and not options.overwrite
     if is_trained and is_exported(run):  # before any work is done
@@ -121,14 +122,6 @@ def _choose_head_dropout(model: str) -> float:
     return min(float(own), float(PRESETS[_PRESET]["model"]["mlm_head_dropout"]))
 
 
-def _change(config: Config, changes: dict[str, Any]) -> Config:
-    """The configuration with some sections' values replaced."""
-    values = config.model_dump(by_alias=True)
-    for section, named in changes.items():
-        values[section] = {**values[section], **named}
-    return build_config(values)
-
-
 def _with_new_tokens(config: Config, model: str, options: AdaptOptions, say: Say) -> Config:
     """Words chosen from the texts that the run does not hold out, in a tokenizer beside the run."""
     folder = Path(config.run.out) / f"{config.run.name}-tokenizer"
@@ -138,7 +131,7 @@ def _with_new_tokens(config: Config, model: str, options: AdaptOptions, say: Say
         found = read_json(folder / _RECORD_FILE) if (folder / _RECORD_FILE).is_file() else None
         if found != made_from:
             raise InputError(f"{folder} was made from {found}, not {made_from}; choose another --out, or --overwrite")
-        return _change(config, {"tokenizer": {"path": str(folder)}})
+        return change_config(config, {"tokenizer": {"path": str(folder)}})
     share = config.data.validation_share
     advice = advise_vocabulary(
         lambda: read_sources(list(options.texts)),
@@ -158,7 +151,7 @@ def _with_new_tokens(config: Config, model: str, options: AdaptOptions, say: Say
         f"{len(advice.tokens):,} words join the vocabulary ({shown}, ...);"
         f" held-out text has {advice.saved_share:.1%} fewer tokens with them"
     )
-    return _change(config, {"tokenizer": {"path": str(folder)}})
+    return change_config(config, {"tokenizer": {"path": str(folder)}})
 
 
 def _with_trained_head(config: Config, options: AdaptOptions, console: Console, say: Say) -> Config:
@@ -183,14 +176,14 @@ def _with_trained_head(config: Config, options: AdaptOptions, console: Console, 
             "final_evaluation": False,
         },
     }
-    head_config = _change(config, changes)
+    head_config = change_config(config, changes)
     run = RunFolder(Path(config.run.out) / name)
     if run.is_finished and not options.overwrite:
         check_same_config(run, head_config)
     else:
         say(f"the encoder came without a prediction head: {options.head_steps} steps train one, the encoder unchanged")
         pretrain(head_config, options.overwrite, console)
-    return _change(config, {"model": {"from": str(run.path)}, "tokenizer": {"path": None}})
+    return change_config(config, {"model": {"from": str(run.path)}, "tokenizer": {"path": None}})
 
 
 def _export(run: RunFolder, options: AdaptOptions, say: Say) -> Path | None:

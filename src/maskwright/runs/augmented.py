@@ -23,6 +23,13 @@ class AugmentedLoader(PackedLoader):
         self._texts, self._encode, self._augmentation, self._options = texts, encode, augmentation, options
         super().__init__(self._shards_of(options["seed"], epoch=0), **options)
 
+    @property
+    def faster_advice(self) -> str:
+        return (
+            "every epoch augments and tokenizes all texts anew: switch that off (augmentation.probability=0), or train"
+            " on the folder that maskwright prepare makes"
+        )
+
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[PackedBatch]:
         return self.for_epoch(epoch).epoch(epoch, start_batch)
 

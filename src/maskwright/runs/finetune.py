@@ -10,26 +10,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from maskwright.config import Config, load_config
 from maskwright.errors import InputError
+from maskwright.runs.duration import DurationNotice
 from maskwright.runs.finetune_inputs import TaskInputs, load_task_inputs
-from maskwright.runs.finetune_progress import TaskProgress
 from maskwright.runs.finetune_report import write_task_report
 from maskwright.runs.finetune_seeds import SUMMARY_FILE, check_seeds_folder, list_seed_folders, write_summary
 from maskwright.runs.finetune_settings import build_run_config
 from maskwright.runs.folder import RunFolder, find_run
 from maskwright.runs.interruption import ending_in_order
+from maskwright.runs.next_commands import suggest_prediction
 from maskwright.runs.pretrain import build_callbacks, resume_newest
 from maskwright.runs.task_pictures import draw_task_pictures
 from maskwright.storage import read_json
+from maskwright.tasks.batch import TaskBatch
 from maskwright.tasks.config import TaskConfig, load_task_config
 from maskwright.tasks.learning_rate import choose_learning_rate, measure_weights
+from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.predictions import Answers, answer_examples
 from maskwright.terminal import CleanConsole
-from maskwright.training.callbacks import Callback, EarlyStopping
+from maskwright.training.callbacks import Callback, EarlyStopping, Metrics
 from maskwright.training.checkpoints import clear_leftovers, remove_checkpoints
 from maskwright.training.device import choose_device
 from maskwright.training.precision import check_precision
@@ -48,6 +52,8 @@ class FinishedTask:
     runs: list[RunFolder]
     figures: list[dict[str, Any]]
     """Those of every seed."""
+    next_command: str
+    """What to try with the model."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,8 @@ def finetune(
                 write_summary(out, figures)
             world.sum_facts([0.0])  # who left while another still writes would be taken for dead
         leave_world()
-    return FinishedTask(out, inputs.metric, [RunFolder(folder) for folder in folders], figures)
+    command = suggest_prediction(folders[0], inputs.held_out)
+    return FinishedTask(out, inputs.metric, [RunFolder(folder) for folder in folders], figures, command)
 
 
 def _prepare(config: TaskConfig, out: Path, folders: Sequence[Path], overwrite: bool, console: Console) -> TaskInputs:
@@ -166,7 +173,8 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
     train = inputs.train.with_seed(seed).for_rank(world.rank, world.size)
     validation = inputs.validation.for_rank(world.rank, world.size)
     _introduce(trainer, run, session)
-    trainer.fit(train, validation, callbacks=_build_callbacks(config, run, session))
+    notice = _build_notice(train, session.console)
+    trainer.fit(train, validation, callbacks=[notice, *_build_callbacks(config, run, session)])
     if world.is_main:
         model.save_pretrained(run.model, inputs.tokenizer)
     answers = answer_examples(model, validation, world, trainer.engine.device)
@@ -191,6 +199,19 @@ def _check_alike(run: RunFolder, config: Config, inputs: TaskInputs) -> None:
         raise InputError(f"{run.path} was trained on other examples; give those, choose another --out, or --overwrite")
 
 
+class TaskProgress(ProgressDisplay):
+    """Shows the task's metric on the examples just seen beside the loss."""
+
+    def __init__(self, console: Console, metric: str) -> None:
+        super().__init__(console)
+        self.metric = metric
+
+    def format_score(self, metrics: Metrics) -> str:
+        # A correlation needs labels, which training examples may lack.
+        score = metrics[self.metric]
+        return "" if math.isnan(score) else f"  {self.metric} {score:.3f}"
+
+
 def _build_callbacks(config: Config, run: RunFolder, session: _Session) -> list[Callback]:
     """Those of every run, with the task's metric in the progress and in early stopping."""
     inputs, others = session.inputs, []
@@ -207,6 +228,17 @@ def _build_callbacks(config: Config, run: RunFolder, session: _Session) -> list[
     callbacks = build_callbacks(config, run, inputs.tokenizer, session.world, session.console, others)
     kept = [callback for callback in callbacks if not isinstance(callback, ProgressDisplay)]
     return [TaskProgress(session.console, inputs.metric), *kept]
+
+
+def _build_notice(train: TaskLoader, console: Console) -> DurationNotice:
+    num_examples = min(train.batch_size, train.num_examples)
+
+    def build_rows(num_rows: int) -> TaskBatch:
+        return train.build_batch(np.arange(min(num_rows, num_examples)))
+
+    places = build_rows(num_examples).input_ids.numel()
+    shorter = "shorter: fewer --epochs, a smaller --model, a lower --max-length or training.max_seconds=3600"
+    return DurationNotice(build_rows, num_examples, places / num_examples, shorter, lambda text: say(console, text))
 
 
 def _introduce(trainer: Trainer, run: RunFolder, session: _Session) -> None:

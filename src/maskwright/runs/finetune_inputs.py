@@ -23,7 +23,7 @@ from maskwright.suggestions import suggest
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.features import Features
 from maskwright.tasks.foreign import find_missing_class
-from maskwright.tasks.kinds import TaskKind, check_own_settings, find_kind
+from maskwright.tasks.kinds import ExampleSource, TaskKind, check_own_settings, find_kind
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.saving import build_new, load_pretrained
@@ -41,6 +41,8 @@ class TaskInputs:
     tokenizer: Tokenizer
     train: TaskLoader
     validation: TaskLoader
+    held_out: ExampleSource
+    """What `validation` was read from."""
     fingerprint: str
     """Changes with the examples and the tokenizer, so that a run is not resumed on others."""
     encoder: TunedEncoder
@@ -103,7 +105,9 @@ def load_task_inputs(config: TaskConfig, say: Say) -> TaskInputs:
         _say_losses(name, one, max_length, say)
     say(f"labels: {task.describe_labels(train.targets)}")
     fingerprint = _hash_examples(features, tokenizer)
-    return TaskInputs(config, kind, task, tokenizer, train, validation, fingerprint, encoder, encoder_config, weights)
+    return TaskInputs(
+        config, kind, task, tokenizer, train, validation, files[1], fingerprint, encoder, encoder_config, weights
+    )
 
 
 def _say_fine_tuned(name: str, encoder_config: Mapping[str, Any], say: Say) -> None:

@@ -7,24 +7,25 @@ from typing import Any
 
 import torch
 
-from maskwright.config import Config
+from maskwright.config import Config, change_config
 from maskwright.errors import InputError, InputWarning
 from maskwright.masking.strategies import build_masker
 from maskwright.models.bert import BERT
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import find_max_length
 from maskwright.models.modernbert import ModernBERT
-from maskwright.models.pretrained import resolve_folder
+from maskwright.models.pretrained import outline_encoder, resolve_folder
 from maskwright.models.transformers_loading import is_foreign
 from maskwright.models.weights_reading import read_config
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
 from maskwright.objectives.resizing import extend_vocabulary, resize_vocabulary
-from maskwright.objectives.saving import load_masked_lm
+from maskwright.objectives.saving import CUSTOM_TYPE, load_masked_lm
 from maskwright.objectives.sentence_pair_saving import continue_with_pairs
 from maskwright.runs.objective import check_objective, choose_kind
 from maskwright.runs.stretching import STRETCHING_SETTINGS, stretch_positions
+from maskwright.runs.texts import Say
 from maskwright.text.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 
 TrainedModel = MaskedLanguageModel | ReplacedTokenDetection
@@ -72,6 +73,35 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
     return choose_kind(config)(encoder, mlm_head_activation=config.model.mlm_head_activation, **settings)
 
 
+def fit_row_length(config: Config, say: Say, may_change_given: bool = False) -> Config:
+    """Lower `data.max_length` to what the model to continue from takes, and say so.
+
+    A value that the user gave is left for `build_model` to refuse, unless `may_change_given`.
+    """
+    source, length = config.model.from_, config.data.max_length
+    is_given = "max_length" in config.data.model_fields_set and not may_change_given
+    if source is None or is_given or config.model.max_position_embeddings is not None:
+        return config
+    limit = _read_max_length(source)
+    if limit is None or length <= limit:
+        return config
+    say(f"data.max_length is {limit} instead of {length}: {source} takes no more tokens")
+    return change_config(config, {"data": {"max_length": limit}})
+
+
+def _read_max_length(source: str) -> int | None:
+    """The longest input of a saved model, without its weights where its family is ours; None where it does not say."""
+    folder = resolve_folder(source)
+    config = read_config(folder)
+    if config.get("model_type") == CUSTOM_TYPE:
+        return None
+    if not is_foreign(config):
+        return outline_encoder(config, folder).max_length
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InputWarning)  # the run itself says them
+        return find_max_length(load_masked_lm(folder, may_lack_head=True).encoder)
+
+
 def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> TrainedModel:
     overrides = config.model.shape_overrides()
     stretch = {name: overrides.pop(name) for name in STRETCHING_SETTINGS if name in overrides}
@@ -86,7 +116,10 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
     _check_same_words(tokenizer, source)
     limit = find_max_length(model.encoder)
     if limit is not None and config.data.max_length > limit:
-        raise InputError(f"data.max_length is {config.data.max_length}, {source} takes {limit} tokens; lower it")
+        raise InputError(
+            f"data.max_length is {config.data.max_length}, {source} takes {limit} tokens; lower it:"
+            f" data.max_length={limit}"
+        )
     model.mask_ratio = config.masking.ratio
     model.mlm_head_dropout = config.model.mlm_head_dropout
     model.seed = config.run.seed

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from maskwright.batch import PackedBatch
 from maskwright.config import Config
 from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
@@ -19,13 +20,16 @@ from maskwright.masking.schedule import compute_mask_ratio
 from maskwright.models.pretrained import CHECKPOINTS_FOLDER
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
+from maskwright.runs.duration import DurationNotice, suggest_shorter_run
 from maskwright.runs.folder import RunFolder, find_run
 from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.interruption import GracefulStop, ending_in_order
-from maskwright.runs.model import TrainedModel, build_model
+from maskwright.runs.model import TrainedModel, build_model, fit_row_length
+from maskwright.runs.next_commands import suggest_commands
 from maskwright.runs.objective import describe_objective
 from maskwright.runs.report import write_report
+from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.terminal import CleanConsole
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, EarlyStopping
@@ -41,6 +45,8 @@ from maskwright.training.world import World, join_world, leave_world
 _NUM_SHOWN = 4
 _SHOWN_LENGTH = 24
 """Held-out sentences in the report: how many, and of about how many tokens."""
+_TIMED_LENGTH = 128
+"""Tokens of a row that are timed before a run: a whole one of thousands may take a minute on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,8 @@ class FinishedRun(Finished):
     predictions: PredictionView | None
     """Held-out sentences and what the model makes of them; None for one that predicts no tokens."""
     trainer: Trainer
+    next_commands: list[str]
+    """What to try with the model."""
 
 
 def pretrain(config: Config, overwrite: bool = False, console: Console | None = None) -> FinishedRun:
@@ -74,6 +82,7 @@ def _run(config: Config, overwrite: bool, device: torch.device, console: Console
     world = join_world(device.type == "cuda", config.training.dead_process_seconds)
     console.quiet |= not world.is_main
     with world.naming_the_departed():
+        config = world.main_first(lambda: fit_row_length(config, lambda text: _say(console, text, style="")))
         start = world.main_first(lambda: _begin(config, overwrite, world, console))
         finished = _train(config, start, world, console)
         world.sum_facts([0.0])  # who left while another still writes would be taken for dead
@@ -137,7 +146,7 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
     if start.general is not None:
         guard = ForgettingGuard(run, start.general, validation, config.forgetting.max_increase, world)
     callbacks = build_callbacks(config, run, tokenizer, world, console, [] if guard is None else [guard])
-    trainer.fit(train, validation, callbacks=callbacks)
+    trainer.fit(train, validation, callbacks=[_build_notice(config, train, console), *callbacks])
 
     model = start.model
     if world.is_main:
@@ -153,7 +162,19 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
         for note in write_report(run, config, figures, predictions):
             _say(console, f"note: {note}")
         run.write_final(figures)
-    return FinishedRun(run, figures, predictions, trainer)
+    is_builtin = config.data.train == BUILTIN_CORPUS
+    commands = suggest_commands(model, tokenizer, run.path, predictions, is_builtin)
+    return FinishedRun(run, figures, predictions, trainer, commands)
+
+
+def _build_notice(config: Config, train: PackedLoader, console: Console) -> DurationNotice:
+    def build_rows(num_rows: int) -> PackedBatch:
+        return train.first_rows(num_rows).map_fields(lambda field: field[:, :_TIMED_LENGTH])
+
+    shorter = suggest_shorter_run(config)
+    return DurationNotice(
+        build_rows, train.rows_per_batch, train.row_length, shorter, lambda text: _say(console, text, style="")
+    )
 
 
 def _choose_samples(loader: PackedLoader) -> list[int]:

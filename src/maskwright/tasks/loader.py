@@ -69,6 +69,11 @@ class TaskLoader:
         self._plan = RowPlan(SampleIndex.build(features.store, self.longest), _NO_ROWS, _NO_ROWS)
 
     @property
+    def faster_advice(self) -> str:
+        """What to do where training waits for batches, which are built from tokens in memory."""
+        return "free CPU cores for the loader, which other processes take"
+
+    @property
     def num_examples(self) -> int:
         return len(self._sizes)
 

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import torch
+from torch.utils.data import DataLoader
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
 from maskwright.errors import InputError
@@ -91,6 +92,16 @@ def count_batches(batches: Any) -> int | None:
         return len(batches)
     except TypeError:
         return None
+
+
+def advise_faster(batches: Batches) -> str:
+    """What to do where steps wait for batches: a loader of ours knows that itself (`faster_advice`)."""
+    own: str | None = getattr(batches, "faster_advice", None)
+    if own is not None:
+        return own
+    if isinstance(batches, DataLoader):
+        return f"raise the DataLoader's num_workers (it has {batches.num_workers}), or tokenize before training"
+    return "tokenize once before training (create_mlm_dataset does), or read through a DataLoader with num_workers"
 
 
 def mark_last(items: Iterable[Item]) -> Iterator[tuple[Item, bool]]:

@@ -115,6 +115,35 @@ class Meter:
         return metrics, num_bad
 
 
+class WaitWatch:
+    """Tells once that a run spends most of its time waiting for data.
+
+    The first log line does not count: the first batch of a run is slow by itself.
+    """
+
+    share = 0.5
+    waited_s = 10.0
+    """Time that must be lost before it is worth a word."""
+
+    def __init__(self) -> None:
+        self._begun_s: float | None = None
+        self._last_s = self._waited_s = 0.0
+        self._has_spoken = False
+
+    def find_slow_share(self, elapsed_s: float, data_wait: float) -> float | None:
+        """The share of time lost so far, at the log line from which on that is worth a word."""
+        if self._begun_s is None:
+            self._begun_s = self._last_s = elapsed_s
+            return None
+        self._waited_s += data_wait * (elapsed_s - self._last_s)
+        self._last_s = elapsed_s
+        share = self._waited_s / max(elapsed_s - self._begun_s, 1e-9)
+        if self._has_spoken or self._waited_s < self.waited_s or share < self.share:
+            return None
+        self._has_spoken = True
+        return share
+
+
 def describe_bad_steps(num_bad: int, last: BadStep) -> str:
     """Why a run stops, and what to try."""
     samples = torch.unique(last.record.sample_ids)[:_NUM_NAMED_SAMPLES].tolist()

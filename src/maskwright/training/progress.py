@@ -11,6 +11,7 @@ from maskwright.terminal import CleanConsole
 from maskwright.training.callbacks import Callback, Metrics
 
 _PLAIN_INTERVAL_S = 10.0
+_SILENT_INTERVAL_S = 60.0
 
 
 class ProgressDisplay(Callback):
@@ -22,7 +23,7 @@ class ProgressDisplay(Callback):
         self._last_line_s = float("-inf")
 
     def on_train_begin(self) -> None:
-        self._last_line_s = float("-inf")
+        self._last_line_s = time.monotonic() - _PLAIN_INTERVAL_S  # the first log line is shown
         if self.console.is_terminal:
             self._bar = Progress(
                 TextColumn("epoch {task.fields[epoch]}"),
@@ -34,13 +35,32 @@ class ProgressDisplay(Callback):
             self._bar.start()
 
     def on_log(self, metrics: Metrics) -> None:
-        status = _format_status(metrics)
-        epoch = int(metrics["epoch"]) + 1
+        speed = f"{metrics['tokens_per_s']:,.0f} tokens/s"
+        self._show(f"loss {metrics['loss']:.3f}{self.format_score(metrics)}  {speed}", _PLAIN_INTERVAL_S)
+
+    def on_step_end(self, step: int) -> None:
+        """A sign of life where log lines are far apart; what a step computed is not fetched for it."""
+        self._show("", _SILENT_INTERVAL_S)
+
+    def format_score(self, metrics: Metrics) -> str:
+        """What stands behind the loss, with two blanks before it."""
+        accuracy = next((value for name, value in metrics.items() if name.endswith("accuracy")), None)
+        return "" if accuracy is None else f"  accuracy {accuracy:.1%}"
+
+    def _show(self, status: str, interval_s: float) -> None:
+        """Bring the bar up to date, or print a line if the last one is so long ago."""
+        trainer, now_s = self.trainer, time.monotonic()
+        is_due = now_s - self._last_line_s >= interval_s
+        if not is_due and (self._bar is None or not status):
+            return
+        self._last_line_s = now_s
+        progress, epoch = trainer.progress, trainer.state.epoch + 1
+        left_s = trainer.state.elapsed_s * (1.0 - progress) / progress if progress else 0.0
+        status = "  ".join([*filter(None, [status]), f"{format_duration(left_s)} left"])
         if self._bar is not None:
-            self._bar.update(self._task, completed=metrics["progress"], epoch=epoch, status=status)
-        elif time.monotonic() - self._last_line_s >= _PLAIN_INTERVAL_S:
-            self._last_line_s = time.monotonic()
-            self._print(f"step {int(metrics['step'])}  epoch {epoch}  {metrics['progress']:.0%}  {status}")
+            self._bar.update(self._task, completed=progress, epoch=epoch, status=status)
+        else:
+            self._print(f"step {trainer.state.step}  epoch {epoch}  {progress:.0%}  {status}")
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
         values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
@@ -60,14 +80,6 @@ class ProgressDisplay(Callback):
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _format_status(metrics: Metrics) -> str:
-    progress = metrics["progress"]
-    accuracy = next((value for name, value in metrics.items() if name.endswith("accuracy")), None)
-    shown = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
-    left_s = metrics["elapsed_s"] * (1.0 - progress) / progress if progress else 0.0
-    return f"loss {metrics['loss']:.3f}{shown}  {metrics['tokens_per_s']:,.0f} tokens/s  {format_duration(left_s)} left"
 
 
 def format_duration(seconds: float) -> str:

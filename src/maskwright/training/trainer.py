@@ -32,6 +32,7 @@ from maskwright.text.tokenizer import Tokenizer
 from maskwright.training import arguments
 from maskwright.training.batches import (
     Batches,
+    advise_faster,
     check_ids,
     concatenate,
     count_batches,
@@ -46,7 +47,7 @@ from maskwright.training.consensus import agree
 from maskwright.training.engine import Engine
 from maskwright.training.evaluate import Evaluation, evaluate
 from maskwright.training.history import History
-from maskwright.training.meter import Meter, StepRecord, describe_bad_steps
+from maskwright.training.meter import Meter, StepRecord, WaitWatch, describe_bad_steps
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.ramp import count_batches_per_step
 from maskwright.training.state import TrainingState
@@ -96,6 +97,8 @@ class Trainer:
         self._callbacks: Sequence[Callback] = ()
         self._writer = CheckpointWriter(self.warn)
         self._meter: Meter | None = None
+        self._wait_watch = WaitWatch()
+        self._faster_advice = ""
         self._is_resuming = False
         self._too_small: set[str] = set()
 
@@ -237,6 +240,7 @@ class Trainer:
             self.state, self.history = TrainingState(epoch=initial_epoch), History()
         self._is_resuming = False
         self._too_small.clear()
+        self._wait_watch, self._faster_advice = WaitWatch(), advise_faster(train)
         self.engine.settle_precision(self.state)
         self.stop_training = self.budget.is_spent(self.state) and self.state.batch_in_epoch == 0
         self.received_signal = self.agreed_signal = 0
@@ -383,6 +387,9 @@ class Trainer:
             raise RunError(describe_bad_steps(meter.longest_bad_streak, meter.last_bad))
         if num_bad:
             self.warn(f"step {state.step}: {num_bad} steps were skipped, as their loss or gradient was not finite")
+        slow_share = self._wait_watch.find_slow_share(state.elapsed_s, measured["data_wait"])
+        if slow_share is not None:
+            self.warn(f"{slow_share:.0%} of the time went into waiting for data; {self._faster_advice}")
         self._writer.check()
         if not num_bad and not self._asks(state.log_sums):
             return  # no token was chosen since the last line, so there is no loss to tell

@@ -27,7 +27,7 @@ from maskwright.runs.checkup.step import StepFigures, measure_steps
 from maskwright.runs.checkup.text import check_text
 from maskwright.runs.folder import find_run
 from maskwright.runs.inputs import TrainingData, load_data
-from maskwright.runs.model import build_model
+from maskwright.runs.model import build_model, fit_row_length
 from maskwright.runs.pretrain import build_trainer
 from maskwright.training.world import is_launched
 
@@ -37,6 +37,11 @@ def examine(config: Config) -> CheckUp:
     if is_launched():
         raise InputError("the check-up runs in one process, several were launched; start it without torchrun")
     checkup = CheckUp()
+    try:
+        config = fit_row_length(config, lambda text: checkup.findings.append(Finding("data", "OK", text)))
+    except InputError as error:  # there is no model to continue from
+        checkup.findings.append(Finding.from_error("model", error))
+        return checkup
     folder, kept_tokenizer = _check_folder(config)
     checkup.findings.append(folder)
     data = load_data(config, kept_tokenizer, lambda text: checkup.findings.append(_note(text)))

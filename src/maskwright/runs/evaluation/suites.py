@@ -22,11 +22,16 @@ from maskwright.training.device import choose_device
 
 PRECISION_AT = (1, 5, 10)
 _TIE = 0.5
+_PSEUDO_NAMES = ("pseudo_log_likelihood", "pseudo_perplexity")
 _PLL, _WORD_PLL, _LIKELIHOOD = "pseudo-log-likelihood", "pseudo-log-likelihood, word-l2r", "log-likelihood"
 
 
 def evaluate_likelihood(models: Sequence[str], sources: Sequence[str], word_l2r: bool, warn: Say) -> Report:
-    """`pll`: the log-likelihood of texts, and the perplexity that follows from it."""
+    """`pll`: the log-likelihood of texts, and e to the power of minus its mean over tokens.
+
+    That is not the perplexity of `mlm`: a masked model's has one token masked at a time, a causal one's leaves out
+    the end of a text. So it has names of its own.
+    """
     texts = [text for source in build_sources(list(sources)) for text in read_texts(source, warn)]
     singles = [text for text in texts if isinstance(text, str)]
     if len(singles) < len(texts):
@@ -39,9 +44,9 @@ def evaluate_likelihood(models: Sequence[str], sources: Sequence[str], word_l2r:
             " minimal-pairs"
         )
     scores = [score_texts(model, tokenizer, singles, word_l2r=word_l2r) for model, tokenizer in loaded]
-    prefix = "" if kinds[0] == _LIKELIHOOD else "pseudo_"
+    names = ("log_likelihood", "text_perplexity") if kinds[0] == _LIKELIHOOD else _PSEUDO_NAMES
     totals = {"texts": len(singles), "tokens": int(scores[0].num_tokens[scores[0].fits].sum())}
-    items = [_measure_texts(one, prefix) for one in scores]
+    items = [_measure_texts(one, *names) for one in scores]
     return build_report("pll", models, items, score=kinds[0], items="texts", groups={}, totals=totals)
 
 
@@ -90,12 +95,12 @@ def _describe_score(model: MaskedLanguageModel, word_l2r: bool) -> str:
     return _WORD_PLL if word_l2r else _PLL
 
 
-def _measure_texts(scores: TextScores, prefix: str) -> ItemScores:
+def _measure_texts(scores: TextScores, likelihood: str, perplexity: str) -> ItemScores:
     counts = scores.num_tokens.astype(float)
     return ItemScores(
         [
-            Measure.of_values(f"{prefix}log_likelihood", scores.log_likelihoods),
-            Measure(f"{prefix}perplexity", scores.log_likelihoods, counts, is_perplexity=True),
+            Measure.of_values(likelihood, scores.log_likelihoods),
+            Measure(perplexity, scores.log_likelihoods, counts, is_perplexity=True),
         ],
         _name_unfit(scores.fits),
     )
