@@ -119,3 +119,9 @@ def test_rows_that_nobody_asked_for_are_lowered_to_what_the_model_takes(trained_
     stretched = build_config({"model": {"from": str(trained_run), "max_position_embeddings": 256}})
     for config in (given, stretched, build_config({})):
         assert fit_row_length(config, pytest.fail) is config
+
+
+def test_a_shape_that_a_preset_sets_is_answered_with_the_preset_that_does_not(trained_run: Path) -> None:
+    config = build_config({"preset": "quickstart", "model": {"from": str(trained_run)}, "data": {"max_length": 32}})
+    with pytest.raises(InputError, match=r"preset quickstart sets model\.hidden_size; add preset=domain_adaptation"):
+        build_model(config, load_tokenizer(trained_run / "model"))

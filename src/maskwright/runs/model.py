@@ -23,6 +23,7 @@ from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
 from maskwright.objectives.resizing import extend_vocabulary, resize_vocabulary
 from maskwright.objectives.saving import CUSTOM_TYPE, load_masked_lm
 from maskwright.objectives.sentence_pair_saving import continue_with_pairs
+from maskwright.presets import PRESETS
 from maskwright.runs.objective import check_objective, choose_kind
 from maskwright.runs.stretching import STRETCHING_SETTINGS, stretch_positions
 from maskwright.runs.texts import Say
@@ -106,8 +107,12 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
     overrides = config.model.shape_overrides()
     stretch = {name: overrides.pop(name) for name in STRETCHING_SETTINGS if name in overrides}
     for name in overrides:
-        origin = f" (preset {config.preset} may set it: preset=domain_adaptation does not)" if config.preset else ""
-        raise InputError(f"model.from={source} brings its own shape; remove model.{name}{origin}")
+        if name in PRESETS.get(config.preset or "", {}).get("model", {}):
+            raise InputError(
+                f"model.from={source} brings its own shape, and preset {config.preset} sets model.{name}; add"
+                " preset=domain_adaptation, which leaves the shape alone"
+            )
+        raise InputError(f"model.from={source} brings its own shape; remove model.{name}")
     model = _load_to_continue(config, tokenizer, source)
     stretch_positions(model, stretch, source, config.model.rope_ramp_share)
     if config.model.freeze_encoder:
