@@ -24,7 +24,7 @@ import torch
 
 from journeys.documents import list_documented
 from journeys.files import REPOSITORY, read_builtin, read_shared, write_files
-from journeys.plan import Journey, build_plan, select
+from journeys.plan import LEARNING_SECONDS, Journey, build_plan, select
 from journeys.running import Outcome, Workshop
 
 PUBLISHED = REPOSITORY.parent / "shared/data"
@@ -69,7 +69,13 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--source", type=Path, default=PUBLISHED, help="published data; absent: the built-in corpus takes its place"
     )
-    parser.add_argument("--budget", type=float, default=15, metavar="SECONDS", help="of each training")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=LEARNING_SECONDS,
+        metavar="SECONDS",
+        help=f"of each training; with less than {LEARNING_SECONDS} none has to be better than its baseline",
+    )
     parser.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="of each journey")
     parser.add_argument("--jobs", type=int, default=1, help="journeys at a time")
     parser.add_argument("--work", type=Path, metavar="DIR", help="a folder to keep; finished journeys are not repeated")
@@ -131,8 +137,10 @@ def report(journeys: list[Journey], outcomes: list[Outcome], seconds: float, dev
     counts = {status: sum(one.status == status for one in outcomes) for status in ("ok", "FAILED", "skipped")}
     print(f"{', '.join(f'{count} {status}' for status, count in counts.items())} in {seconds:.0f} s on a {device}")
     if file is not None:
-        rows = [{"command": journey.shown, "places": journey.places, **asdict(outcome)}
-                for journey, outcome in zip(journeys, outcomes, strict=True)]  # fmt: skip
+        rows = [
+            {"command": journey.shown, "places": journey.places, **asdict(outcome)}
+            for journey, outcome in zip(journeys, outcomes, strict=True)
+        ]
         file.write_text(json.dumps({"device": device, "seconds": seconds, "journeys": rows}, indent=2) + "\n")
     return 1 if counts["FAILED"] else 0
 

@@ -14,6 +14,8 @@ from maskwright.recipes import list_recipes
 SETTINGS_FILE = "settings.yaml"
 STEPS_A_SECOND = 4
 """Of the quickstart's model on two CPU cores."""
+LEARNING_SECONDS = 15
+"""The least budget after which a result must be better than the baseline."""
 HELPER = "made for others"
 
 
@@ -105,6 +107,7 @@ def settle(one: Documented, device: str, seconds: float) -> Journey:
         journey.before += [rule.before] if rule.before else []
         journey.packages += rule.packages
         journey.learns |= rule.learns
+    journey.learns &= seconds >= LEARNING_SECONDS
     for word, number in {"{seconds}": seconds, "{steps}": round(STEPS_A_SECOND * seconds)}.items():
         journey.text = journey.text.replace(word, f"{number:g}")
     if one.kind == "python":
@@ -140,15 +143,16 @@ def complete_snippet(snippet: str, earlier: Sequence[str]) -> str:
 def find_made_names(journey: Journey) -> list[str]:
     """Names of MADE in the command, in the recipe it starts and in its settings; not those it writes itself."""
     recipes = {recipe.name: recipe.path for recipe in list_recipes()}
-    read = [re.sub(r"(--out|run\.name=)\s*\S+", "", journey.text), journey.settings, *journey.before]
+    read = [re.sub(r"(--out |run\.name=|models memory )\S+", "", journey.text), journey.settings, *journey.before]
     for name, path in recipes.items():
-        if re.search(rf"train {name}\b|{path.name}", "\n".join([journey.text, *journey.before])):
+        if re.search(rf"(train|doctor) {name}\b|{path.name}", "\n".join([journey.text, *journey.before])):
             settings = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))
             read.append(re.sub(r"from: \S+", "", settings) if "model.from=" in journey.text else settings)
     return [name for name in MADE if re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w-])", "\n".join(read))]
 
 
 def sort_by_needs(journeys: list[Journey]) -> list[Journey]:
+    """Those that others need first, then recipes, which take longest."""
     by_key = {journey.key: journey for journey in journeys}
     ordered: dict[int, Journey] = {}
 
@@ -159,7 +163,7 @@ def sort_by_needs(journeys: list[Journey]) -> list[Journey]:
             ordered[id(journey)] = journey
 
     users = {key for journey in journeys for key, _ in journey.needs.values()}
-    for journey in sorted(journeys, key=lambda one: one.key not in users):
+    for journey in sorted(journeys, key=lambda one: (one.key not in users, not one.places[0].startswith("recipes/"))):
         visit(journey)
     return list(ordered.values())
 

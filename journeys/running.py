@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -90,14 +91,17 @@ class Workshop:
 
     def run(self, journey: Journey, folder: Path, links: dict[str, Path]) -> Outcome:
         self.prepare(folder, links)
-        script = write_script(journey, folder)
+        try:
+            script = write_script(journey, folder)
+        except JourneyError as error:
+            return Outcome("FAILED", figure=str(error))
         out, err = folder / "stdout.log", folder / "stderr.log"
         start = time.monotonic()
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
                 ["bash", "-o", "pipefail", "-c", script],
                 cwd=folder,
-                env=self.environment,
+                env=self.environment | {"PET_MASTER_PORT": str(find_free_port())},  # torchrun's, one to each
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -113,6 +117,12 @@ class Workshop:
             return Outcome("FAILED", seconds, str(error), tail)
 
 
+def find_free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("localhost", 0))
+        return int(server.getsockname()[1])
+
+
 def link(path: Path, target: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(target.resolve())
@@ -126,8 +136,10 @@ def write_script(journey: Journey, folder: Path) -> str:
     if journey.settings:
         (folder / SETTINGS_FILE).write_text(journey.settings, encoding="utf-8")
     if "step-LAST" in command:
-        checkpoints = (folder / "runs/mine/checkpoints").glob("step-*")
-        command = command.replace("step-LAST", max(checkpoints, key=lambda path: int(path.name[5:])).name)
+        steps = [int(path.name.removeprefix("step-")) for path in (folder / "runs/mine/checkpoints").glob("step-*")]
+        if not steps:
+            raise JourneyError("runs/mine has no checkpoint")
+        command = command.replace("step-LAST", f"step-{max(steps)}")
     return " && ".join([*journey.before, command])
 
 
@@ -156,7 +168,7 @@ def judge(journey: Journey, folder: Path, code: int | None, printed: str, said: 
         files = [path for path in sorted(folder.glob(name)) if not is_linked(path, folder)]
         if files:
             return read(files[-1], journey.learns)
-    lines = [line.strip() for line in (printed or said).splitlines() if line.strip(" ╭╮╰╯─│━")]
+    lines = [line.strip() for line in (printed or said).splitlines() if line.strip(" ╭╮╰╯─│━{}[]")]
     return re.sub(r"\s+", " ", lines[-1]) if lines else "done"
 
 

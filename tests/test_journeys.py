@@ -130,6 +130,14 @@ def test_a_snippet_with_an_unknown_name_is_refused():
         build_plan([Documented("python", "gadget.run()\n", "docs/x.md:1", "docs/x.md")], "cpu", seconds=1)
 
 
+def test_a_small_budget_is_too_short_to_learn(documented):
+    def list_learning(seconds):
+        return [journey for journey in build_plan(documented, "cpu", seconds) if journey.learns]
+
+    assert len(list_learning(seconds=15)) > 5
+    assert list_learning(seconds=14) == []
+
+
 def test_a_selection_has_all_that_it_needs(documented):
     chosen = [journey.text for journey in select(build_plan(documented, "cpu", seconds=1), "predict ner runs/wnut")]
     assert chosen[-1].startswith("maskwright predict ner runs/wnut")
