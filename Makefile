@@ -7,7 +7,7 @@ EXTRAS := dev,eval,track,wiki,export,hf
 # Those that need neither a GPU nor files of yours.
 BENCHES := data_prepare data_loader masking train_step inference minimal_pairs ablations processes checkpoint_stall faults
 
-.PHONY: setup train test lint format typecheck imports bench clean
+.PHONY: setup train test lint format typecheck imports bench journeys clean
 
 setup: $(VENV)/.installed
 
@@ -35,6 +35,10 @@ typecheck: setup
 
 imports: setup
 	$(BIN)/lint-imports
+
+# Every command of README and docs and every recipe's first steps; JOURNEYS="--only finetune --jobs 2" and the like.
+journeys: setup
+	$(BIN)/python -m journeys $(JOURNEYS)
 
 bench: setup
 	for script in $(BENCHES); do $(BIN)/python benchmarks/$$script.py || exit 1; done

@@ -35,7 +35,8 @@ def write_shards(folder: Path, num_tokens: int, num_shards: int) -> None:
     for number in range(num_shards):
         lengths = np.clip(np.exp(random.normal(3.7, 0.7, num_tokens // num_shards // 50)), 3, 2000).astype(np.int64)
         with ShardWriter(folder / "train", f"{number:05d}", "<u2", source=0) as writer:
-            writer.add(random.integers(FIRST, VOCAB_SIZE, int(lengths.sum())), lengths)
+            ids = random.integers(FIRST, VOCAB_SIZE, int(lengths.sum()))
+            writer.add(ids, lengths, word_starts=np.ones(len(ids), dtype=bool))
             shards.append(asdict(writer.close()))
     manifest = {"key": "", "sources": [{"weight": 1.0}], "splits": {"train": shards}}
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest))

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.text.training import train_tokenizer
+from maskwright.training import precision
 
 _SUBJECTS = ["the cat", "a small dog", "my old teacher", "every student", "the quiet river", "one red bird"]
 _VERBS = ["sees", "follows", "remembers", "likes", "carries"]
 _OBJECTS = ["the green house", "a long road"]
 _ENDINGS = ["", " in the morning", " before it rains", " with great care"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _auto_precision_is_fp32(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """On CPUs, here and in processes that tests start: by a measurement it would depend on the machine and its load."""
+    with pytest.MonkeyPatch.context() as session:
+        session.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        with pytest.MonkeyPatch.context() as once:
+            once.setattr(precision, "measure_speeds", lambda device: {"fp32": 1.0, "bf16": 0.5, "fp16": 0.5})
+            precision.choose_precision("auto", torch.device("cpu"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _products_of_fp32_stay_exact() -> Iterator[None]:
+    """A run in fewer bits allows the whole process shorter products, which some CPUs have too."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture(scope="session")

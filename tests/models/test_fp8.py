@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,8 +17,9 @@ from maskwright.training.compiling import use_fp8_products
 from maskwright.training.engine import Engine
 
 CPU = torch.device("cpu")
-ROUNDING = 0.04
-"""Of a product's size; a value is off by at most a sixteenth, and errors of a sum cancel."""
+ROUNDING = torch.finfo(torch.float8_e4m3fn).eps / math.sqrt(6)
+"""Of a product's size: each factor is off by up to eps / 2, evenly spread, and so by eps / sqrt(12) of its size."""
+IN_BF16 = 2 * torch.finfo(torch.bfloat16).eps
 
 
 def draw(*shape: int, scale: float = 1.0) -> torch.Tensor:
@@ -41,7 +44,7 @@ def test_products_and_gradients_are_those_of_bf16_but_for_rounding(has_bias):
     exact_grads, found_grads = (torch.autograd.grad(result, inputs, grad) for result in (exact, found))
     assert 0 < measure_error(found_grads[0], exact_grads[0]) < 2 * ROUNDING  # gradients have a bit less
     for ours, theirs in zip(found_grads[1:], exact_grads[1:], strict=True):
-        assert measure_error(ours, theirs) < 0.01  # of weights and biases: in bf16
+        assert measure_error(ours, theirs) < IN_BF16  # of weights and biases
 
 
 def test_values_that_eight_bits_hold_are_multiplied_exactly():
@@ -85,7 +88,7 @@ def test_values_that_are_not_rounded_are_multiplied_as_in_bf16():
     exact_grads, found_grads = (torch.autograd.grad(one, (hidden, weight, bias), grad) for one in (exact, found))
     assert 0 < measure_error(found_grads[0], exact_grads[0]) < 2 * ROUNDING
     for ours, theirs in zip(found_grads[1:], exact_grads[1:], strict=True):
-        assert measure_error(ours, theirs) < 0.01
+        assert measure_error(ours, theirs) < IN_BF16
 
 
 @pytest.mark.parametrize(("kind", "largest"), [(Linear, 448), (LinearAfterGate, 1e4)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +18,12 @@ from maskwright.training.engine import Engine
 from maskwright.training.graphs import GraphedPass, _copy, _describe, _list_tensors
 from maskwright.training.state import TrainingState
 from maskwright.training.world import World
+from tolerances import count_terms, rounding
 
 VOCAB_SIZE = 200
+NUM_STEPS, NUM_ROWS, LENGTH = 8, 8, 200
+IN_FP32 = rounding(NUM_STEPS * 2 * count_terms(num_layers=3, width=256, length=LENGTH))
+"""Of losses, which are near the logarithm of the vocabulary, relative to them."""
 
 
 class PlainEncoder(nn.Module):
@@ -136,9 +141,9 @@ def train(
     random = torch.Generator().manual_seed(2)
     num_parts = len(model.part_weights)
     losses: list[float] = []
-    for number in range(8):
-        ids = torch.randint(5, VOCAB_SIZE, (8, 256), generator=random)
-        ids[:, 200 - number :] = 0
+    for number in range(NUM_STEPS):
+        ids = torch.randint(5, VOCAB_SIZE, (NUM_ROWS, 256), generator=random)
+        ids[:, LENGTH - number :] = 0
         batch = from_padded(ids, attention_mask=ids != 0).to("cuda")
         result = step(batch, step=number, epoch=0, mask_ratio=0.4 - 0.03 * number)
         sums, counts, _ = result.sums.tensor_split([num_parts, 2 * num_parts])
@@ -146,15 +151,24 @@ def train(
     return losses, torch.cat([param.detach().flatten() for param in model.parameters()]).cpu()
 
 
+def average_rounding(num_roundings: int, dtype: torch.dtype) -> float:
+    """Of a mean loss: of logits below 1, as they are in so short a run, over tokens whose errors average out."""
+    num_masked = 0.15 * NUM_ROWS * LENGTH
+    return rounding(NUM_STEPS * num_roundings, dtype=dtype) / math.sqrt(num_masked)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", ["BERT", "ModernBERT"])
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 2e-2)])
-def test_recorded_and_compiled_steps_train_as_plain_ones(family: str, precision: str, tolerance: float) -> None:
+@pytest.mark.parametrize(("precision", "most"), [("fp32", 1e-3), ("bf16", 0.2)])
+def test_recorded_and_compiled_steps_train_as_plain_ones(family: str, precision: str, most: float) -> None:
+    """Weights differ by a small share: Adam's steps are of one size, also where a gradient is little but rounding."""
     (plain, weights), (recorded, recorded_weights) = (
         train(family, is_compiled, precision) for is_compiled in (False, True)
     )
-    torch.testing.assert_close(torch.tensor(recorded), torch.tensor(plain), rtol=tolerance, atol=0)
-    assert (recorded_weights - weights).norm() <= 10 * tolerance * weights.norm()
+    num_roundings = 3 * 12  # of what goes into and comes out of the products, norms and sums of three layers
+    atol = average_rounding(num_roundings, torch.bfloat16) if precision == "bf16" else 0.0
+    torch.testing.assert_close(torch.tensor(recorded), torch.tensor(plain), rtol=IN_FP32, atol=atol)
+    assert (recorded_weights - weights).norm() <= most * weights.norm()
 
 
 @pytest.mark.gpu
@@ -163,7 +177,8 @@ def test_recorded_detection_of_replaced_tokens_trains_as_a_plain_one(family: str
     (plain, weights), (recorded, recorded_weights) = (
         train(family, is_compiled, "fp32", mw.ReplacedTokenDetection) for is_compiled in (False, True)
     )
-    torch.testing.assert_close(torch.tensor(recorded), torch.tensor(plain), rtol=1e-3, atol=0)
+    one_other_draw = 1 / (NUM_ROWS * LENGTH)
+    torch.testing.assert_close(torch.tensor(recorded), torch.tensor(plain), rtol=IN_FP32, atol=one_other_draw)
     assert (recorded_weights - weights).norm() <= 1e-3 * weights.norm()
 
 
@@ -172,7 +187,9 @@ def test_recorded_detection_of_replaced_tokens_trains_as_a_plain_one(family: str
 def test_products_in_eight_bits_train_as_those_in_sixteen(family: str) -> None:
     (sixteen, weights), (eight, eight_weights) = (train(family, True, precision) for precision in ("bf16", "fp8"))
     assert eight != sixteen
-    torch.testing.assert_close(torch.tensor(eight), torch.tensor(sixteen), rtol=0.03, atol=0)
+    num_products = 3 * 4  # of which the inputs are rounded to eight bits
+    atol = average_rounding(num_products, torch.float8_e4m3fn)
+    torch.testing.assert_close(torch.tensor(eight), torch.tensor(sixteen), rtol=0, atol=atol)
     assert (eight_weights - weights).norm() <= 0.3 * weights.norm()
 
 

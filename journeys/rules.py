@@ -1,0 +1,177 @@
+"""The one table of how documented commands are run: with which budget, in whose place, or why not at all.
+
+Everything that README, docs/ and the recipes show is run as it stands. A rule changes that for the commands its pattern
+is found in; all rules that match apply, in this order, each to what those before it left. Budgets come on top of a
+command; what else is changed has its reason beside it. `{seconds}` is the budget of a training (--budget), `{steps}`
+grows with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+TRAIN = r"^(?!.*{steps}).*maskwright train (?!--list)"
+TINY = r"maskwright train (quickstart|config.yaml|data.train=corpus.txt|stand-in.yaml)|maskwright train$"
+"""Models so small that a number of steps teaches them something in seconds on any machine."""
+LARGE = r"maskwright train (mine.yaml|modern_|four_|ten_|hybrid|electra|classic_|continued)"
+"""Recipes whose models or batches take a CPU minutes a step."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    pattern: str
+    page: str = ""
+    """Where it applies; unset: everywhere."""
+    on: str = ""
+    """cpu or gpu; unset: both."""
+    skip: str = ""
+    """The reason not to run it."""
+    add: str = ""
+    """Words after the command."""
+    before: str = ""
+    """A command that precedes it in the same folder."""
+    replace: Mapping[str, str] = field(default_factory=dict)
+    """Regular expressions and what takes their place."""
+    packages: tuple[str, ...] = ()
+    """Modules that it needs, beyond those of the core."""
+    inline: bool | None = None
+    """Whether it stands in a sentence; unset: either."""
+    learns: bool = False
+    """The result must be better than the baseline."""
+
+
+RULES = [
+    # What is not run.
+    Rule(r"^pip install", skip="installs packages"),
+    Rule(r"^(make (test|journeys)|python -m journeys)", skip="the tests, or these journeys themselves"),
+    Rule(
+        r"^(maskwright( [a-z-]+){1,2}|python benchmarks/(learn|downstream)\.py)$", inline=True, skip="only named there"
+    ),
+    Rule(r"\.\.\.|\[-|\b(TASK|MODEL|NAME)\b", inline=True, skip="a form with places to fill in"),
+    Rule(r"^(python|maskwright) ", page="docs/experiments.md", skip="the record of a measurement that took hours"),
+    Rule(r"^# For: ", page="docs/recipes.md", skip="comments only"),
+    Rule(r"--device cuda|benchmarks/step_profile|checkpoint_stall.* --variant base", on="cpu", skip="needs a GPU"),
+    Rule(r"modern_large", on="cpu", skip="395M parameters in batches of 131,072 tokens: hours a step on a CPU"),
+    # Words in place of others.
+    Rule(r"^make train", replace={"^make train": "maskwright train"}),
+    Rule(r"\bRUN\b", replace={r"\bRUN\b": "runs/mine"}),
+    Rule(r"'DIR'", before="cp -rL bert-base-uncased DIR", packages=("transformers",)),
+    Rule(r"prepare \"{path: notes.csv", add="--tokenizer bert-base-uncased --out data/notes"),
+    Rule(r"torchrun", on="gpu", replace={r"--nproc-per-node 8": "--nproc-per-node 1"}),
+    Rule(r"torchrun", on="cpu", replace={r"--nproc-per-node 8": "--nproc-per-node 2"}),
+    Rule(r"--nnodes 4", replace={"--nnodes 4": "--nnodes 1", "HOST:29500": "localhost:29511"}),
+    Rule(r"train mine.yaml", before="cp recipes/modern_small.yaml mine.yaml"),
+    Rule(r"(modern_base|modern_large) data.train=shards/corpus", replace={"shards/corpus": "shards/modern"}),
+    Rule(r"checkpoints/step-\d+", replace={r"step-\d+": "step-LAST"}),
+    Rule(r"--keras \S+", replace={r" --keras \S+": ""}),  # an environment with JAX
+    Rule(r"--texts FILE", replace={"FILE": "corpus.jsonl.zst", "FOLDER": "bert-base-uncased"}),
+    # Budgets of training.
+    Rule(TINY, add="training.max_steps={steps}", learns=True),
+    Rule(TRAIN, add="training.max_seconds={seconds}"),
+    Rule(LARGE, on="cpu", add="training.batch_tokens=1024 training.batch_tokens_start=null"),
+    Rule(LARGE, on="cpu", add="training.micro_batch_tokens=null data.validation_share=0.002"),
+    Rule(r"data.train=shards", on="cpu", add="data.validation=valid.jsonl.zst"),
+    Rule(r"four_minutes", on="cpu", add="training.precision=auto"),  # CPUs have no fp8
+    # A CPU takes minutes for a row of 8,192 tokens through ModernBERT-base.
+    Rule(r"long_context", on="cpu", replace={"runs/modern-base": "runs/mine", "shards/long": "corpus.jsonl.zst"}),
+    Rule(r"long_context", on="cpu", add="training.batch_tokens=8192 training.micro_batch_tokens=null"),
+    Rule(
+        r"^ +- {path: corpus/\*.jsonl.zst, sentences: true}", add="data.validation=valid.jsonl.zst"
+    ),  # as the page says
+    Rule(r"maskwright adapt", add="training.max_seconds={seconds}", learns=True),
+    Rule(r"maskwright finetune|eval \S+ glue", replace={"--seeds 5": "--seeds 2"}),
+    Rule(r"maskwright finetune", learns=True),
+    Rule(r"eval \S+ glue", add="--limit 60 --epochs 1"),
+    # Benchmarks: that they run; their figures are for machines without other work.
+    Rule(r"benchmarks/train_step", add="--steps 1", packages=("transformers",)),
+    Rule(r"benchmarks/train_step.* --variant small", on="cpu", add="--rows 4"),
+    Rule(r"benchmarks/(inference|minimal_pairs)", packages=("transformers",)),
+    Rule(r"benchmarks/inference", add="--texts 32 --repeats 1"),
+    Rule(r"benchmarks/minimal_pairs", add="--pairs 8 --repeats 1"),
+    Rule(r"benchmarks/data_loader", add="--tokens 1000000"),
+    Rule(r"benchmarks/(masking|processes|step_profile)", add="--steps 2"),
+    Rule(r"benchmarks/checkpoint_stall", add="--every 10 --saves 1"),
+    Rule(r"benchmarks/faults", add="--trials 1"),
+    Rule(r"benchmarks/chart", add="--out speed.png", packages=("matplotlib",)),
+    Rule(r"benchmarks/learn", replace={"20x3 600x3": "{seconds}"}),
+    # Packages beyond the core.
+    Rule(r"--to onnx", packages=("onnx", "onnxruntime", "onnxscript")),
+    Rule(r"--to sentence-transformers", packages=("transformers",)),
+    Rule(r"prepare wiki", packages=("mwparserfromhell",)),
+    Rule(r"from transformers|import transformers|path/to/deberta", packages=("transformers",)),
+    # Snippets.
+    Rule(r"mw.create_mlm_dataset\(\"corpus.txt\"", on="cpu", replace={"corpus.txt": "sentences.txt"}),
+]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A folder that documented commands use, and the command that makes it: a documented one where there is one."""
+
+    command: str
+    path: str = ""
+    """Where that command leaves it; unset: at its name."""
+    kind: str = "shell"
+
+
+DEBERTA = """
+from transformers import DebertaV2Config, DebertaV2ForMaskedLM
+from maskwright import load_tokenizer
+
+tokenizer = load_tokenizer("vocabularies/bert-base-uncased")
+config = DebertaV2Config(
+    vocab_size=tokenizer.vocab_size, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
+    pad_token_id=tokenizer.pad_token_id, relative_attention=True, pos_att_type=["p2c", "c2p"],
+)
+DebertaV2ForMaskedLM(config).save_pretrained("path/to/deberta")
+tokenizer.save("path/to/deberta")
+"""
+FINETUNE_NER = "maskwright finetune ner --model runs/mine --train train.conll --validation dev.conll"
+FINETUNE_QA = "maskwright finetune qa --model bert-base-uncased --train train-v2.0.json --validation dev-v2.0.json"
+FINETUNE_PAIRS = (
+    "maskwright finetune pairs --model runs/mine --train snli_train.jsonl --validation snli_dev.jsonl --seeds 5"
+)
+FINETUNE_TEXTS = (
+    "maskwright finetune classification --model bert-base-uncased --train train.tsv --validation dev.tsv"
+    " --out runs/sst2"
+)
+PREPARE_MODERN = "maskwright prepare corpus/*.jsonl.zst --tokenizer answerdotai/ModernBERT-base --out shards/modern"
+
+MADE = {
+    "runs/quickstart": Made("make train"),
+    "runs/mine": Made("maskwright train data.train=corpus.txt run.name=mine"),
+    "runs/other": Made("maskwright train data.train=corpus.txt run.name=other run.seed=1"),
+    # A small BERT in the place of the published one, with its vocabulary.
+    "bert-base-uncased": Made("maskwright export runs/stand-in --to hf --out bert-base-uncased"),
+    "runs/stand-in": Made("maskwright train stand-in.yaml data.train=corpus.jsonl.zst"),
+    "path/to/deberta": Made(DEBERTA, kind="python"),
+    "tok": Made("maskwright tokenizer train corpus/*.jsonl.zst --vocab-size 30000 --out tok"),
+    "data/corpus": Made("maskwright prepare corpus/*.jsonl.zst --tokenizer tok --out data/corpus"),
+    "shards/corpus": Made("maskwright prepare corpus/*.jsonl.zst --tokenizer bert-base-uncased --out shards/corpus"),
+    "shards/modern": Made(PREPARE_MODERN),
+    "shards/long": Made(PREPARE_MODERN, "shards/modern"),
+    "runs/classic-bert-base": Made("maskwright train classic_bert_base data.train=corpus.jsonl.zst"),
+    "runs/modern-base": Made("maskwright train modern_base data.train=shards/corpus"),
+    "runs/mine-ner": Made(FINETUNE_NER),
+    "runs/wnut": Made(FINETUNE_NER, "runs/mine-ner"),
+    "runs/sst2": Made(FINETUNE_TEXTS),
+    "runs/reviews": Made(FINETUNE_TEXTS, "runs/sst2"),
+    "runs/squad": Made(FINETUNE_QA, "runs/bert-base-uncased-qa"),
+    "runs/snli": Made(FINETUNE_PAIRS, "runs/mine-pairs/seed-0"),
+}
+
+SNIPPET_NAMES = {
+    "mw": "import maskwright as mw",
+    "MaskedLanguageModel": "from maskwright import MaskedLanguageModel",
+    "tokenizer": 'import maskwright\ntokenizer = maskwright.load_tokenizer("tokenizer.json")',
+    "texts": 'texts = open("notes.txt", encoding="utf-8").read().splitlines()',
+    "vocab_size": "vocab_size = 30522",
+    "encoder": 'import maskwright\nencoder = maskwright.BERT.from_variant("tiny", vocab_size=30522)',
+    "build_my_encoder": "def build_my_encoder():\n    return encoder",
+    "model": 'import maskwright\nmodel = maskwright.MaskedLanguageModel.from_pretrained("bert-base-uncased")',
+    "ids_of_documents": "ids_of_documents = [list(range(5, 200)), list(range(300, 360))]",
+    "ids": "import torch\nids = torch.randint(5, 1000, (2, 16))",
+    "mask": "import torch\nmask = torch.ones(2, 16, dtype=torch.long)",
+}
+"""What a snippet takes for granted and no earlier snippet of its page says."""
