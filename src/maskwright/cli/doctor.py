@@ -30,10 +30,10 @@ def doctor(
     # Only now, so that a mistake in the settings is answered without waiting for torch.
     from rich.console import Console
 
-    from maskwright.runs.checkup.examine import examine
     from maskwright.runs.checkup.view import print_checkup
+    from maskwright.runs.commands import doctor as run
 
-    checkup = examine(config)
+    checkup = run(config)
     if as_json:
         typer.echo(json.dumps(checkup.to_json(), indent=2))
     else:

@@ -9,6 +9,7 @@ import typer
 
 
 def predict(
+    context: typer.Context,
     kind: Annotated[str, typer.Argument(help="fill-mask, embed, similarity, classify, ner, qa or zero-shot.")],
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
     texts: Annotated[
@@ -80,26 +81,17 @@ def predict(
 
         maskwright predict zero-shot runs/mnli "My phone is broken." --label urgent --label "not urgent"
     """
-    from rich.console import Console
-
-    from maskwright.runs.predict import STDIN, PredictOptions
+    from maskwright.inference.outputs import format_json
+    from maskwright.runs.predict import STDIN
     from maskwright.runs.predict import predict as run
 
-    given = {
-        "top_k": top_k,
-        "targets": target,
-        "pooling": pooling,
-        "normalize": normalize or None,
-        "aggregation": aggregation,
-        "labels": label,
-        "hypothesis": hypothesis,
-        "multi_label": multi_label or None,
-        "max_answer_length": max_answer_length,
-        "max_question_length": max_question_length,
-        "doc_stride": doc_stride,
-        "handle_impossible_answer": handle_impossible_answer or None,
-        "max_length": max_length,
-    }
-    settings = {name: value for name, value in given.items() if value not in (None, [])}
-    options = PredictOptions(column, second_column, out, overwrite, device, batch_tokens, question)
-    run(kind, model, texts or [STDIN], options, settings, typer.echo, Console(stderr=True))
+    words = texts or [STDIN]
+    asked = ("kind", "model", "texts")
+    named = {name: value for name, value in context.params.items() if name not in asked and value not in (None, [], ())}
+    run(
+        kind,
+        model,
+        words[0] if len(words) == 1 else words,
+        write=None if out is not None else lambda record: typer.echo(format_json(record)),
+        **named,
+    )

@@ -17,10 +17,9 @@ Settings = Annotated[
 
 def load_settings(words: list[str] | None) -> Config:
     """The configuration that the words name; without words, the built-in quickstart."""
-    from maskwright.config import load_config
-    from maskwright.recipes import find_config
+    from maskwright.config import open_config
 
     words = words or []
     if not words or "=" in words[0]:
-        return load_config(None, words)
-    return load_config(find_config(words[0]), words[1:])
+        return open_config(None, words)
+    return open_config(words[0], words[1:])

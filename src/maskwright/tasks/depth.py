@@ -21,7 +21,7 @@ def find_depth(name: str, num_layers: int) -> int:
     return num_layers if name.startswith(_BEHIND_LAYERS) else 0
 
 
-def freeze_first_layers(encoder: PackedEncoder, num_frozen: int) -> None:
+def freeze_first_layers(encoder: nn.Module, num_frozen: int) -> None:
     """Embeddings and the first layers learn nothing; 0 is the embeddings alone."""
     num_layers = _count_layers(encoder, "freezing some")
     if num_frozen > num_layers:
@@ -31,7 +31,7 @@ def freeze_first_layers(encoder: PackedEncoder, num_frozen: int) -> None:
             param.requires_grad_(False)
 
 
-def compute_rate_factors(model: nn.Module, encoder: PackedEncoder, decay: float) -> dict[Tensor, float]:
+def compute_rate_factors(model: nn.Module, encoder: nn.Module, decay: float) -> dict[Tensor, float]:
     """1 for the head, `decay` for the last layer, its square for the one before (Howard and Ruder 2018, section 3.2).
 
     Empty without a decay.
@@ -45,9 +45,11 @@ def compute_rate_factors(model: nn.Module, encoder: PackedEncoder, decay: float)
     return factors
 
 
-def _count_layers(encoder: PackedEncoder, wish: str) -> int:
+def _count_layers(encoder: nn.Module, wish: str) -> int:
     """Layers with weights of their own; families that share them have no first and last."""
     layers = getattr(encoder, "layers", None)
+    if not isinstance(encoder, PackedEncoder):
+        raise InputError(f"the layers of {type(encoder).__name__} are not known; {wish} is not possible")
     num_layers = int(encoder.config.num_hidden_layers)
     if not isinstance(layers, nn.ModuleList) or len(layers) != num_layers:
         raise InputError(f"the layers of {type(encoder).__name__} share their weights; {wish} is not possible")

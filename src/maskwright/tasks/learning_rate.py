@@ -7,8 +7,6 @@ import math
 import torch
 from torch import nn
 
-from maskwright.models.encoder import PackedEncoder
-
 _BERT_BASE_RATE, _BERT_BASE_WIDTH = 5e-5, 768
 _LARGEST_USUAL_SIZE = 0.06
 """Of weights: all-MiniLM-L6-v2 has as much, encoders that Muon trained two to three times as much."""
@@ -21,8 +19,10 @@ def choose_learning_rate(width: int, weights_size: float) -> float:
 
 
 @torch.no_grad()
-def measure_weights(encoder: PackedEncoder) -> float:
-    """The root mean square over its matrices, without embeddings."""
+def measure_weights(encoder: nn.Module) -> float:
+    """The root mean square over its matrices, without embeddings; 0 without any."""
     weights = [module.weight for module in encoder.modules() if isinstance(module, nn.Linear)]
+    if not weights:
+        return 0.0
     total = sum(float(weight.double().square().sum()) for weight in weights)
     return math.sqrt(total / sum(weight.numel() for weight in weights))

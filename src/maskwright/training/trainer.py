@@ -118,7 +118,7 @@ class Trainer:
 
     def save_checkpoint(
         self,
-        folder: Path,
+        folder: str | Path,
         tokenizer: Any = None,
         retention: Retention | None = None,
         *,
@@ -130,22 +130,22 @@ class Trainer:
         self._writer.finish()  # before the copies are made, so that memory holds those of one checkpoint
         snapshot = self.engine.snapshot(self.state, self.history, tokenizer)
         if snapshot is not None:
-            self._writer.write(folder, snapshot, retention, background)
-        return folder / f"step-{self.state.step}"
+            self._writer.write(Path(folder), snapshot, retention, background)
+        return Path(folder) / f"step-{self.state.step}"
 
-    def load_checkpoint(self, checkpoint: Path) -> None:
+    def load_checkpoint(self, checkpoint: str | Path) -> None:
         """Go on from a checkpoint: the next `fit` continues where it was taken."""
-        stored = self.engine.load(checkpoint, optimizer="kept")
+        stored = self.engine.load(Path(checkpoint), optimizer="kept")
         self.state, self.history = stored.state, stored.history
         self._is_resuming = True
 
-    def continue_from(self, checkpoint: Path, optimizer: Literal["fresh", "kept"] = "fresh") -> None:
+    def continue_from(self, checkpoint: str | Path, optimizer: Literal["fresh", "kept"] = "fresh") -> None:
         """Take a checkpoint's weights, and optimizer state if `kept`, into a run of its own with a new schedule."""
-        self.engine.load(checkpoint, optimizer)
+        self.engine.load(Path(checkpoint), optimizer)
 
-    def roll_back(self, checkpoint: Path) -> None:
+    def roll_back(self, checkpoint: str | Path) -> None:
         """Return to a checkpoint's weights, optimizer and step; the batches since then are not seen again."""
-        self.state.step = self.engine.load(checkpoint, optimizer="kept").state.step
+        self.state.step = self.engine.load(Path(checkpoint), optimizer="kept").state.step
         self.state.bad_streak = 0
 
     def finish_writing(self) -> None:

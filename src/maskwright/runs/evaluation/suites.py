@@ -16,7 +16,7 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.evaluation.report import ItemScores, Report, build_report, group_by
 from maskwright.runs.model import load_model
 from maskwright.runs.texts import Say, read_texts
-from maskwright.sections.data import build_sources
+from maskwright.sections.data import SourceLike, build_sources
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.device import choose_device
 
@@ -25,7 +25,7 @@ _TIE = 0.5
 _PLL, _WORD_PLL, _LIKELIHOOD = "pseudo-log-likelihood", "pseudo-log-likelihood, word-l2r", "log-likelihood"
 
 
-def evaluate_likelihood(models: Sequence[str], sources: Sequence[str], word_l2r: bool, warn: Say) -> Report:
+def evaluate_likelihood(models: Sequence[str], sources: Sequence[SourceLike], word_l2r: bool, warn: Say) -> Report:
     """`pll`: the log-likelihood of texts, and the perplexity that follows from it."""
     texts = [text for source in build_sources(list(sources)) for text in read_texts(source, warn)]
     singles = [text for text in texts if isinstance(text, str)]
