@@ -59,6 +59,12 @@ def save_dataset(folder: Path, records: list[dict[str, str]]) -> str:
     return f"hf:{place}"
 
 
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take longer than the runs."""
+    monkeypatch.setattr("maskwright.runs.finetune.write_task_report", lambda *given, **named: [])
+
+
 @pytest.fixture(scope="module")
 def encoder(tokenizer: Tokenizer) -> mw.BERT:
     return build_tiny_bert(tokenizer, max_position_embeddings=32, initializer_range=0.1)
@@ -392,6 +398,13 @@ class TestLanguageModel:
                 mw.generate(*words)
         with pytest.raises(InputError, match="no text to continue"):
             mw.generate(model, tokenizer)
+
+    def test_a_causal_model_continues_texts_by_name_or_in_memory(self, tiny_values: dict[str, Any]) -> None:
+        causal = {"training": {"mode": "clm", "max_steps": 2, "precision": "fp32"}}
+        run = mw.train(tiny_values, causal, console=QUIET)
+        named = mw.generate(run.folder.path, "the cat", max_new_tokens=3)
+        assert named.startswith("the cat")
+        assert mw.generate(run.model, mw.load_tokenizer(run.folder.model), "the cat", 3) == named
 
     def test_evaluate_reports_on_models_and_records_in_memory(
         self, trained_run: Path, corpus_file: Path, sentences: list[str]

@@ -30,6 +30,12 @@ SHORT: dict[str, Any] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take longer than the runs."""
+    monkeypatch.setattr("maskwright.runs.finetune.write_task_report", lambda *given, **named: [])
+
+
 class BagOfWords(nn.Module):
     """An encoder of the user's own: each state has the mean of all tokens in it."""
 

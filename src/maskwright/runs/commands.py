@@ -238,7 +238,7 @@ def _finetune(
 
     from maskwright.runs.finetune import finetune as run
     from maskwright.runs.finetune_inputs import GivenInputs
-    from maskwright.runs.given import name_model, take_tokenizer
+    from maskwright.runs.given import name_model, name_module, take_tokenizer
     from maskwright.tasks.kinds import find_kind
 
     columns = find_kind(config.task).tuple_columns
@@ -250,7 +250,7 @@ def _finetune(
                 " head=create_nlp_head(...)"
             )
         own = GivenInputs(**tables, encoder=model, tokenizer=take_tokenizer(tokenizer), task_head=head)
-        return run(config, folder, given=own, **options)
+        return run(config.model_copy(update={"model": name_module(model)}), folder, given=own, **options)
     with name_model(model, tokenizer) as stored:
         config = config.model_copy(update={"model": stored.name})
         place = None if stored.name == stored.place else Path(stored.place)

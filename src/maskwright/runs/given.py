@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from maskwright.errors import InputError
@@ -66,6 +67,14 @@ def keep_model(model: GivenModel, tokenizer: Any, parent: Path) -> NamedModel:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return NamedModel(str(folder), f"{MEMORY}{folder.name}")
+
+
+def name_module(module: nn.Module) -> str:
+    """What a configuration calls an encoder of the caller's own: its class and a hash of its weights."""
+    digest = hashlib.blake2b()
+    for name, tensor in module.state_dict().items():
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return f"{MEMORY}{type(module).__name__}-{digest.hexdigest()[:_HASH_DIGITS]}"
 
 
 def take_tokenizer(tokenizer: Any) -> Tokenizer:
