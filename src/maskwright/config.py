@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -13,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from maskwright.errors import InputError
 from maskwright.presets import PRESETS
+from maskwright.recipes import find_config
 from maskwright.sections.adaptation import ForgettingConfig
 from maskwright.sections.base import Section, read_value
 from maskwright.sections.data import AugmentationConfig, DataConfig, QualityConfig, TokenizerConfig
@@ -107,9 +109,9 @@ class Config(Section):
         self.__dict__["training"] = self.training.owned_by(self)
         return self
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         values = self.model_dump(by_alias=True)
-        write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+        write_text(Path(path), yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
 def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -118,6 +120,34 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         raise InputError("load_config takes a YAML file and a list of overrides, such as ['training.epochs=5']")
     values = _read_yaml(Path(path)) if path is not None else {"preset": "quickstart"}
     return _build([values, _read_overrides(overrides)])
+
+
+Settings = Sequence[str] | Mapping[str, Any]
+"""`section.key=value` words, or values by their dotted or nested keys."""
+
+
+def open_config(given: Config | Mapping[str, Any] | str | Path | None = None, settings: Settings = ()) -> Config:
+    """A configuration, its values, a YAML file or a recipe's name, with settings on top; nothing: the quickstart."""
+    words = list_settings(settings)
+    if isinstance(given, Config):
+        return build_config(given.model_dump(by_alias=True), words) if words else given
+    if isinstance(given, Mapping):
+        return build_config(given, words)
+    return load_config(None if given is None else find_config(str(given)), words)
+
+
+def list_settings(settings: Settings) -> list[str]:
+    """Settings as the words that a command line has."""
+    if isinstance(settings, str):
+        return [settings]
+    if not isinstance(settings, Mapping):
+        return list(settings)
+    return [f"{key}={_write_value(value)}" for key, value in flatten(settings).items()]
+
+
+def _write_value(value: Any) -> str:
+    """So that `read_value` reads it back."""
+    return str(value) if isinstance(value, str | PurePath) else json.dumps(value, default=str)
 
 
 def build_config(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from maskwright.errors import InputError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -35,3 +39,21 @@ def refuse_arguments(owner: Callable[..., Any], others: Mapping[str, Any], inste
             raise InputError(f"{owner.__name__} has no argument '{name}'{suggest(name, known)}")
         if value:
             raise InputError(f"{owner.__name__} has no argument '{name}': {instead[name]}")
+
+
+def checks_arguments(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Answer arguments that a function does not take, or lacks, with an `InputError`, as a command line does."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        for name in kwargs:
+            if name not in signature.parameters:
+                raise InputError(f"{function.__name__} has no argument '{name}'{suggest(name, signature.parameters)}")
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InputError(f"{function.__name__}: {error}; it takes {', '.join(signature.parameters)}") from error
+        return function(*args, **kwargs)
+
+    return call

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from maskwright.catalogue.memory import format_parameters
 from maskwright.catalogue.table import ACCURACY, ENGLISH, GENERAL, KnownModel, Leaf, Table, read_table
 from maskwright.errors import InputError
-from maskwright.suggestions import suggest
+from maskwright.suggestions import checks_arguments, suggest
 
 MULTILINGUAL = "multi"
 USUAL_CONTEXT = 512
@@ -54,6 +54,30 @@ def parse_parameters(text: str) -> int:
     if count < 1:
         raise InputError(f"'{text}' is no number of parameters; give one such as 60M, 1.5B or 110000000")
     return count
+
+
+def list_models() -> tuple[KnownModel, ...]:
+    """The published encoders that are known, with their figures."""
+    return tuple(read_table().models)
+
+
+@checks_arguments
+def choose_model(
+    *,
+    language: str | None = None,
+    length: int | None = None,
+    fastest: bool = False,
+    best_accuracy: bool = False,
+    max_parameters: int | str | None = None,
+    domain: str | None = None,
+    task: str | None = None,
+) -> Choice:
+    """The published encoder that suits these wishes best, why, and alternatives.
+
+    `max_parameters` is a number, or such as "60M"; the language is English unless given.
+    """
+    most = parse_parameters(str(max_parameters)) if max_parameters else None
+    return choose(Wishes((language or "en").lower(), domain, length, most, fastest, best_accuracy, task))
 
 
 def choose(wishes: Wishes) -> Choice:

@@ -43,21 +43,22 @@ def adapt(
 
         maskwright adapt runs/mine --text 'contracts/*.jsonl' --general wiki.txt training.max_seconds=600
     """
-    from maskwright.errors import InputError
-    from maskwright.runs.adapt import AdaptOptions
-    from maskwright.runs.adapt import adapt as run_adaptation
+    from maskwright.runs.commands import adapt as run
     from maskwright.runs.pretrain import FinishedRun
     from maskwright.sections.data import BUILTIN_CORPUS
-    from maskwright.terminal import CleanConsole
 
     words = words or []
-    texts = [*(text or []), *(word for word in words if "=" not in word)]
-    if not texts:
-        raise InputError("no text to adapt to is given; add --text FILE")
-    settings = [word for word in words if "=" in word]
-    sources = tuple(general or (BUILTIN_CORPUS,))
-    options = AdaptOptions(texts, out, sources, max_forgetting, new_tokens, head_steps, settings, overwrite)
-    adapted = run_adaptation(model, options, CleanConsole(), echo)
+    adapted = run(
+        model,
+        [*(text or []), *(word for word in words if "=" not in word)],
+        out=out,
+        general=general or BUILTIN_CORPUS,
+        max_forgetting=max_forgetting,
+        new_tokens=new_tokens,
+        head_steps=head_steps,
+        overwrite=overwrite,
+        settings=[word for word in words if "=" in word],
+    )
     _print_figures(adapted.run.figures)
     echo(f"\n{adapted.run.folder.path}  the run; report.html has its curves")
     if adapted.exported is not None:

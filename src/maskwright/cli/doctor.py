@@ -30,11 +30,11 @@ def doctor(
     config = load_settings(settings, config_file)
 
     # Only now, so that a mistake in the settings is answered without waiting for torch.
-    from maskwright.runs.checkup.examine import examine
     from maskwright.runs.checkup.view import print_checkup
+    from maskwright.runs.commands import doctor as run
     from maskwright.terminal import CleanConsole
 
-    checkup = examine(config)
+    checkup = run(config)
     if as_json:
         echo(json.dumps(checkup.to_json(), indent=2))
     else:

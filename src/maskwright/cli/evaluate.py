@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from maskwright.errors import InputError
-from maskwright.suggestions import suggest
-from maskwright.terminal import CleanConsole, echo
-
-if TYPE_CHECKING:
-    from maskwright.runs.evaluation.glue_report import GlueReport
-    from maskwright.runs.evaluation.report import Report
-
-_SUITES = ("mlm", "pll", "minimal-pairs", "cloze", "embeddings", "glue")
-_SUITES_OF_OPTION = {
-    "--max-length": ("mlm",),
-    "--word-l2r": ("pll", "minimal-pairs"),
-    **dict.fromkeys(("--train", "--neighbors", "--pooling"), ("embeddings",)),
-    **dict.fromkeys(("--seeds", "--tasks", "--limit", "--epochs", "--learning-rate", "--out"), ("glue",)),
-}
+from maskwright.terminal import echo
 
 
 def evaluate(
@@ -84,50 +69,16 @@ def evaluate(
 
         maskwright eval runs/mine glue glue_data/ --tasks CoLA,RTE --seeds 5
     """
-    if suite not in _SUITES:
-        raise InputError(f"no suite '{suite}'{suggest(suite, _SUITES)}")
-    for option, suites in _SUITES_OF_OPTION.items():
-        if suite not in suites and context.params[option[2:].replace("-", "_")] not in (None, False):
-            raise InputError(f"{option} is for {' and '.join(suites)}, not {suite}; leave it out")
-    models = [model] if against is None else [model, against]
-    if suite == "glue":
-        glue_report = _evaluate_glue(models, sources, context.params)
-        from maskwright.runs.evaluation.glue_report import format_glue
-
-        echo(json.dumps(glue_report.to_json()) if as_json else format_glue(glue_report))
-        return
-    report = _evaluate(suite, models, sources, context.params)
+    from maskwright.runs.evaluate import evaluate as run
+    from maskwright.runs.evaluation.glue_report import GlueReport, format_glue
     from maskwright.runs.evaluation.view import format_report
 
-    echo(json.dumps(report.to_json()) if as_json else format_report(report))
-
-
-def _evaluate_glue(models: list[str], sources: list[str], params: Mapping[str, Any]) -> GlueReport:
-
-    from maskwright.runs.evaluation.glue import GlueOptions, evaluate_glue
-
-    names = ("out", "seeds", "limit", "epochs", "learning_rate")
-    tasks = None if params["tasks"] is None else [name.strip() for name in params["tasks"].split(",") if name.strip()]
-    options = GlueOptions(**{name: params[name] for name in names}, tasks=tasks, settings=sources[1:])
-    return evaluate_glue(models, Path(sources[0]), options, CleanConsole(stderr=True))
-
-
-def _evaluate(suite: str, models: list[str], sources: list[str], params: Mapping[str, Any]) -> Report:
-    from maskwright.runs.evaluate import evaluate_masked
-    from maskwright.runs.evaluation.embeddings import EmbeddingOptions, evaluate_embeddings
-    from maskwright.runs.evaluation.suites import evaluate_cloze, evaluate_likelihood, evaluate_pairs
-
-    def warn(text: str) -> None:
-        echo(f"warning: {text}", err=True)
-
-    match suite:
-        case "pll":
-            return evaluate_likelihood(models, sources, params["word_l2r"], warn)
-        case "minimal-pairs":
-            return evaluate_pairs(models, sources, params["word_l2r"])
-        case "cloze":
-            return evaluate_cloze(models, sources)
-        case "embeddings":
-            options = EmbeddingOptions(params["train"], params["neighbors"], params["pooling"])
-            return evaluate_embeddings(models, sources, options)
-    return evaluate_masked(models, sources, params["max_length"], warn)
+    is_glue = suite == "glue"
+    named = {
+        name: value for name, value in context.params.items() if name not in ("model", "suite", "sources", "as_json")
+    }
+    report = run(model, suite, sources[0] if is_glue else sources, settings=sources[1:] if is_glue else (), **named)
+    if as_json:
+        echo(json.dumps(report.to_json()))
+    else:
+        echo(format_glue(report) if isinstance(report, GlueReport) else format_report(report))

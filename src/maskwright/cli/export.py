@@ -36,9 +36,16 @@ def export(
 
         maskwright export runs/mine --to onnx --int8 --text held-out.txt
     """
-    from maskwright.export.card import CardOptions
-    from maskwright.runs.export import ExportOptions, export_model
+    from maskwright.runs.commands import export as run
 
-    options = ExportOptions(to, out, int8, tuple(text or ()), CardOptions(language, license), overwrite)
-    folder = export_model(model, options, echo)
+    folder = run(
+        model,
+        to,
+        out=out,
+        int8=int8,
+        text=text or (),
+        language=language,
+        license=license,
+        overwrite=overwrite,
+    )
     echo(f"{folder} is ready")

@@ -24,11 +24,9 @@ def fill(
     """
     from dataclasses import asdict
 
-    from maskwright.inference.fill_mask import fill_mask
-    from maskwright.runs.model import load_model
+    from maskwright.runs.commands import fill as run
 
-    language_model, tokenizer = load_model(model)
-    answers = fill_mask(language_model, tokenizer, text, top_k)
+    answers = run(model, text, top_k)
     if as_json:
         echo(json.dumps([[asdict(candidate) for candidate in candidates] for candidates in answers]))
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,19 +14,17 @@ if TYPE_CHECKING:
 
 _MOST_COLUMNS = 6
 """Scores side by side in a terminal of 80 columns; more stand below each other."""
-_NAME = re.compile(r"[^\w.-]+")
 _Settings = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE ...]", help="Settings of a run, such as training.device=cpu."),
 ]
-_NOT_OF_THE_TASK = ("settings", "out", "seeds", "overwrite")
 
 
 def finetune(
     context: typer.Context,
     task: Annotated[str, typer.Argument(help="classification, multi-label, ner, pairs, qa, regression or similarity.")],
     model: Annotated[str, typer.Option(help="The encoder: a model folder, a run or a hub id.")],
-    train: Annotated[str, typer.Option(help="Labelled examples: .csv, .tsv, .jsonl; ner: CoNLL; qa: SQuAD.")],
+    train: Annotated[str, typer.Option(help="Labelled examples: .csv, .tsv, .jsonl, hf:NAME; ner: CoNLL; qa: SQuAD.")],
     validation: Annotated[str, typer.Option(help="Held-out labelled examples.")],
     settings: _Settings = None,
     out: Annotated[Path | None, typer.Option(help="The run to write; unset: runs/MODEL-TASK.")] = None,
@@ -75,18 +72,12 @@ def finetune(
         maskwright finetune qa --model bert-base-uncased --train train-v2.0.json --validation dev-v2.0.json
     """
 
-    from maskwright.tasks.config import build_task_config
-
-    given = {name: value for name, value in context.params.items() if value is not None}
-    config = build_task_config({name: value for name, value in given.items() if name not in _NOT_OF_THE_TASK})
-    # Only now, so that a mistake in the options is answered without waiting for torch.
-    from maskwright.runs.finetune import finetune as run_task
+    from maskwright.runs.commands import finetune as run
     from maskwright.terminal import CleanConsole
 
     console = CleanConsole()
-    folder = out or Path("runs") / f"{_NAME.sub('-', Path(model).resolve().name)}-{task}"
-    finished = run_task(config, folder, num_seeds=seeds, settings=settings or (), overwrite=overwrite, console=console)
-    _print_scores(finished, console)
+    named = {name: value for name, value in context.params.items() if value is not None}
+    _print_scores(run(**named, console=console), console)
 
 
 def _print_scores(finished: FinishedTask, console: Console) -> None:

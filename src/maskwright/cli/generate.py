@@ -23,10 +23,6 @@ def generate(
 
         maskwright generate runs/mine "The for statement is" --temperature 0.8 --top-k 20
     """
-    from maskwright.inference.generate import generate as continue_text
-    from maskwright.runs.model import load_model
+    from maskwright.runs.commands import generate as run
 
-    language_model, tokenizer = load_model(model)
-    echo(
-        continue_text(language_model, tokenizer, text, max_new_tokens, temperature=temperature, top_k=top_k, seed=seed)
-    )
+    echo(run(model, None, text, max_new_tokens, temperature=temperature, top_k=top_k, seed=seed))

@@ -39,9 +39,9 @@ def list_models(as_json: _AsJson = False) -> None:
 
         maskwright models list
     """
-    from maskwright.catalogue.table import read_table
+    from maskwright.catalogue.choose import list_models as list_known
 
-    models = read_table().models
+    models = list_known()
     if as_json:
         echo(json.dumps([_describe(model) for model in models], indent=2))
         return
@@ -111,24 +111,24 @@ def choose_model(
 
         maskwright models choose --task qa --best-accuracy
     """
-    from maskwright.catalogue.choose import Wishes, choose, parse_parameters
+    from maskwright.catalogue.choose import choose
+    from maskwright.catalogue.choose import choose_model as choose_by_name
     from maskwright.errors import InputError
 
     if any((language, length, fastest, best_accuracy, max_parameters, domain, task)):
-        wishes = Wishes(
-            language=(language or "en").lower(),
-            domain=domain,
+        choice = choose_by_name(
+            language=language,
             length=length,
-            max_parameters=parse_parameters(max_parameters) if max_parameters else None,
             fastest=fastest,
             best_accuracy=best_accuracy,
+            max_parameters=max_parameters,
+            domain=domain,
             task=task,
         )
     elif _is_at_terminal():
-        wishes = _ask_wishes()
+        choice = choose(_ask_wishes())
     else:
         raise InputError(f"models choose has nothing to go by; give {_FLAGS}, or run it in a terminal to be asked")
-    choice = choose(wishes)
     if as_json:
         echo(json.dumps(_describe_choice(choice), indent=2))
     else:

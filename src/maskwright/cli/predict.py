@@ -11,6 +11,7 @@ from maskwright.terminal import echo
 
 
 def predict(
+    context: typer.Context,
     kind: Annotated[
         str,
         typer.Argument(
@@ -99,25 +100,17 @@ def predict(
 
         maskwright predict zero-shot runs/mnli "My phone is broken." --label urgent --label "not urgent"
     """
-    from maskwright.runs.predict import STDIN, PredictOptions
+    from maskwright.inference.outputs import format_json
+    from maskwright.runs.predict import STDIN
     from maskwright.runs.predict import predict as run
-    from maskwright.terminal import CleanConsole
 
-    given = {
-        "top_k": top_k,
-        "targets": target,
-        "pooling": pooling,
-        "normalize": normalize or None,
-        "aggregation": aggregation,
-        "labels": label,
-        "hypothesis": hypothesis,
-        "multi_label": multi_label or None,
-        "max_answer_length": max_answer_length,
-        "max_question_length": max_question_length,
-        "doc_stride": doc_stride,
-        "handle_impossible_answer": handle_impossible_answer or None,
-        "max_length": max_length,
-    }
-    settings = {name: value for name, value in given.items() if value not in (None, [])}
-    options = PredictOptions(column, second_column, out, overwrite, device, batch_tokens, question)
-    run(kind, model, texts or [STDIN], options, settings, echo, CleanConsole(stderr=True))
+    words = texts or [STDIN]
+    asked = ("kind", "model", "texts")
+    named = {name: value for name, value in context.params.items() if name not in asked and value not in (None, [], ())}
+    run(
+        kind,
+        model,
+        words[0] if len(words) == 1 else words,
+        write=None if out is not None else lambda record: echo(format_json(record)),
+        **named,
+    )

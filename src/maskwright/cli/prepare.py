@@ -61,24 +61,16 @@ def prepare_shards(
 
         maskwright prepare a.txt b.parquet quality.drop_duplicates=true --tokenizer tok --out data/ab
     """
-    from maskwright.config import load_config
-    from maskwright.runs.inputs import open_tokenizer
-    from maskwright.runs.prepare import PrepareOptions, describe_prepared, prepare
-    from maskwright.sections.data import build_sources
-    from maskwright.terminal import CleanConsole
+    from maskwright.runs.commands import prepare
 
     overrides = [word for word in settings if word.startswith("quality.") and "=" in word]
-    sources = build_sources([word for word in settings if word not in overrides])
-    quality = load_config(None, overrides).quality
-    console = CleanConsole()
     prepare(
-        sources,
-        open_tokenizer(tokenizer),
-        out,
-        PrepareOptions(validation_share=validation_share, quality=quality),
-        num_workers=workers,
+        [word for word in settings if word not in overrides],
+        tokenizer=tokenizer,
+        out=out,
+        validation_share=validation_share,
+        max_length=max_length,
+        workers=workers,
         overwrite=overwrite,
-        say=lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True),
+        settings=overrides,
     )
-    for line in describe_prepared(out, max_length):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -23,9 +23,8 @@ ConfigFile = Annotated[
 
 def load_settings(words: list[str] | None, config: str | None = None) -> Config:
     """The configuration that the words name; without words, the built-in quickstart."""
-    from maskwright.config import load_config
+    from maskwright.config import open_config
     from maskwright.errors import InputError
-    from maskwright.recipes import find_config
 
     words = words or []
     is_named = bool(words) and "=" not in words[0]
@@ -33,4 +32,4 @@ def load_settings(words: list[str] | None, config: str | None = None) -> Config:
         raise InputError(f"'{words[0]}' and --config {config} are both given; keep one of them")
     if is_named:
         config, words = words[0], words[1:]
-    return load_config(None if config is None else find_config(config), words)
+    return open_config(config, words)

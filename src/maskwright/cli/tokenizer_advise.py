@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskwright.errors import InputError
 from maskwright.terminal import echo, escape_json
 
 if TYPE_CHECKING:
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from maskwright.text.tokenizer import Tokenizer
     from maskwright.text.vocabulary_advice import VocabularyAdvice
 
-_HELD_OUT_SHARE = 0.1
 _NUM_SHOWN = 15
 _MANY_UNKNOWN = 0.05
 
@@ -41,29 +38,17 @@ def advise(
 
         maskwright tokenizer advise bert-base-uncased notes.txt --max-tokens 500 --out bert-with-my-words
     """
+    from maskwright.runs.commands import advise_tokenizer
     from maskwright.runs.inputs import open_tokenizer
-    from maskwright.runs.texts import is_held_out
-    from maskwright.storage import restore_folder, whole_folder
-    from maskwright.text.sources import read_sources
-    from maskwright.text.vocabulary_advice import advise_vocabulary
 
-    if out is not None:
-        restore_folder(out)
-    if out is not None and out.exists():
-        raise InputError(f"{out} exists already; give a new folder as --out")
+    advice = advise_tokenizer(tokenizer, sources, max_tokens=max_tokens, min_count=min_count, out=out)
     loaded = open_tokenizer(tokenizer)
-    held_out = partial(is_held_out, share=_HELD_OUT_SHARE)
-    advice = advise_vocabulary(lambda: read_sources(sources), held_out, loaded, max_tokens, min_count)
     described = _describe(loaded, advice, _count_parameters(tokenizer, loaded, len(advice.tokens)))
     if as_json:
         echo(escape_json(json.dumps(described, ensure_ascii=False)))
     else:
         _print(described, min_count)
     if out is not None:
-        if not advice.tokens:
-            raise InputError(f"there is no word to add, so nothing is written to {out}; lower --min-count")
-        with whole_folder(out) as folder:
-            advice.extended.save(folder)
         echo(f"{out}: {advice.extended.vocab_size:,} tokens", err=as_json)
 
 

@@ -40,11 +40,11 @@ def train(
     config = load_settings(settings, config_file)
 
     # Only now, so that a mistake in the settings is answered without waiting for torch.
-    from maskwright.runs.pretrain import pretrain
+    from maskwright.runs.commands import train as start
     from maskwright.runs.report import format_figures
 
     console = CleanConsole()
-    run = pretrain(config, overwrite, console)
+    run = start(config, overwrite=overwrite, console=console)
     console.rule("held-out text")
     if run.predictions is not None:
         run.predictions.print(console)

@@ -126,6 +126,12 @@ def find_input_embedding(encoder: nn.Module) -> nn.Embedding | None:
     return max(embeddings, key=lambda embedding: embedding.num_embeddings, default=None)
 
 
+def count_tokens(encoder: nn.Module) -> int:
+    """The tokens that it has a vector for; 0 where it does not tell."""
+    embedding = find_input_embedding(encoder)
+    return 0 if embedding is None else embedding.num_embeddings
+
+
 def recompute_activations(encoder: nn.Module, enabled: bool) -> None:
     """Let an encoder trade time for memory: its layers' inner results are computed twice instead of kept."""
     if isinstance(encoder, PackedEncoder):

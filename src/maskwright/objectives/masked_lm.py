@@ -295,10 +295,10 @@ class MaskedLanguageModel(Objective):
 
         return snapshot_masked_lm(self, tokenizer, wait)
 
-    def load_weights(self, folder: Path) -> None:
+    def load_weights(self, folder: str | Path) -> None:
         from maskwright.objectives.saving import fill_masked_lm
 
-        fill_masked_lm(self, folder)
+        fill_masked_lm(self, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder_or_id: str | Path, encoder: nn.Module | None = None) -> MaskedLanguageModel:

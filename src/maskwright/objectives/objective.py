@@ -68,7 +68,7 @@ class Objective(nn.Module, ABC):
         """The model as its files will hold it; without `wait` copies from a GPU still run on return."""
 
     @abstractmethod
-    def load_weights(self, folder: Path) -> None:
+    def load_weights(self, folder: str | Path) -> None:
         """Fill this model from a saved one of the same shape."""
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:

@@ -258,10 +258,10 @@ class ReplacedTokenDetection(Objective):
 
         return snapshot_replaced_tokens(self, tokenizer, wait)
 
-    def load_weights(self, folder: Path) -> None:
+    def load_weights(self, folder: str | Path) -> None:
         from maskwright.objectives.replaced_tokens_saving import fill_replaced_tokens
 
-        fill_replaced_tokens(self, folder)
+        fill_replaced_tokens(self, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder_or_id: str | Path) -> ReplacedTokenDetection:

@@ -157,10 +157,10 @@ class SentencePairModel(MaskedLanguageModel):
 
         return snapshot_sentence_pair(self, tokenizer, wait)
 
-    def load_weights(self, folder: Path) -> None:
+    def load_weights(self, folder: str | Path) -> None:
         from maskwright.objectives.sentence_pair_saving import fill_sentence_pair
 
-        fill_sentence_pair(self, folder)
+        fill_sentence_pair(self, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder_or_id: str | Path, encoder: nn.Module | None = None) -> SentencePairModel:

@@ -25,7 +25,7 @@ from maskwright.runs.interruption import ending_in_order
 from maskwright.runs.model import fit_row_length
 from maskwright.runs.pretrain import Finished, pretrain
 from maskwright.runs.texts import Say, is_held_out
-from maskwright.sections.data import BUILTIN_CORPUS, build_sources
+from maskwright.sections.data import BUILTIN_CORPUS, SourceLike, build_sources
 from maskwright.storage import read_json, restore_folder, whole_folder, write_text
 from maskwright.text.sources import read_sources
 from maskwright.text.vocabulary_advice import advise_vocabulary
@@ -47,9 +47,9 @@ _NAME = re.compile(r"[^\w.-]+")
 
 @dataclass(frozen=True)
 class AdaptOptions:
-    texts: Sequence[str]
+    texts: Sequence[SourceLike]
     out: Path | None = None
-    general: Sequence[str] = (BUILTIN_CORPUS,)
+    general: Sequence[SourceLike] = (BUILTIN_CORPUS,)
     max_forgetting: float = 0.1
     new_tokens: int = 0
     """Words of the texts to add to the vocabulary, at most."""

@@ -1,23 +1,127 @@
-"""Measure a saved model, or two, on texts under fixed masks."""
+"""`maskwright eval` and `maskwright.evaluate`: one model or two on a suite; `mlm`, fixed masks on texts, is here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from maskwright.errors import InputError
+from rich.console import Console
+
+from maskwright.config import Settings, list_settings
+from maskwright.errors import InputError, InputWarning
 from maskwright.evaluation.figures import Measure
 from maskwright.evaluation.masked_questions import SampleScores, score_samples
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.runs.evaluation.embeddings import EmbeddingOptions, evaluate_embeddings
+from maskwright.runs.evaluation.glue import DEFAULT_OUT, GlueOptions, evaluate_glue
+from maskwright.runs.evaluation.glue_report import GlueReport
 from maskwright.runs.evaluation.report import ItemScores, Report, build_report
-from maskwright.runs.evaluation.suites import open_model
+from maskwright.runs.evaluation.suites import evaluate_cloze, evaluate_likelihood, evaluate_pairs, open_model
+from maskwright.runs.given import GivenModel, keep_model, name_sources
 from maskwright.runs.inputs import pack_documents
 from maskwright.runs.texts import Say, read_texts
-from maskwright.sections.data import build_sources
+from maskwright.sections.data import SourceLike, build_sources
+from maskwright.suggestions import checks_arguments, suggest
+from maskwright.terminal import CleanConsole
 from maskwright.training.evaluate import Evaluation
 
 _ROW_LENGTH = 512
 _ROWS_PER_BATCH = 16
+
+
+_SUITES_OF_OPTION = {
+    "max_length": ("mlm",),
+    "word_l2r": ("pll", "minimal-pairs"),
+    **dict.fromkeys(("train", "neighbors", "pooling"), ("embeddings",)),
+    **dict.fromkeys(("seeds", "tasks", "limit", "epochs", "learning_rate", "out", "settings"), ("glue",)),
+}
+SUITES = ("mlm", "pll", "minimal-pairs", "cloze", "embeddings", "glue")
+
+
+@checks_arguments
+def evaluate(
+    model: GivenModel,
+    suite: str,
+    sources: Any,
+    *,
+    against: GivenModel | None = None,
+    word_l2r: bool = False,
+    max_length: int | None = None,
+    train: str | Path | None = None,
+    neighbors: int | None = None,
+    pooling: str | None = None,
+    seeds: int | None = None,
+    tasks: str | Sequence[str] | None = None,
+    limit: int | None = None,
+    epochs: int | None = None,
+    learning_rate: float | None = None,
+    out: str | Path | None = None,
+    settings: Settings = (),
+    tokenizer: Any = None,
+    against_tokenizer: Any = None,
+    console: Console | None = None,
+) -> Report | GlueReport:
+    """Measure a model, with a 95% interval for every figure, and compare it with another by a paired test.
+
+    `suite` is mlm, pll, minimal-pairs, cloze, embeddings or glue. `sources` are files, or records in memory
+    (dictionaries, a data frame, a dataset) with the columns that the files have; for glue its folder. Models in memory
+    need their tokenizers. What cannot be read is said by an `InputWarning`, glue's progress goes to `console`.
+    """
+    given = {name: value for name, value in locals().items() if name in _SUITES_OF_OPTION}
+    if suite not in SUITES:
+        raise InputError(f"no suite '{suite}'{suggest(suite, SUITES)}")
+    for option, suites in _SUITES_OF_OPTION.items():
+        if suite not in suites and not any(given[option] is unset for unset in (None, False, ())):
+            raise InputError(f"--{option.replace('_', '-')} is for {' and '.join(suites)}, not {suite}; leave it out")
+    with tempfile.TemporaryDirectory() as place:
+        # GLUE's runs go on from one call to the next, so its models must stay where they were.
+        parent = Path(out or DEFAULT_OUT) / "models" if suite == "glue" else Path(place)
+        pairs = [(model, tokenizer), *([] if against is None else [(against, against_tokenizer)])]
+        named = [keep_model(one, its_tokenizer, parent) for one, its_tokenizer in pairs]
+        places = [one.place for one in named]
+        report: Report | GlueReport
+        if suite == "glue":
+            report = _evaluate_glue(places, sources, given, console or CleanConsole(stderr=True))
+        else:
+            report = _evaluate(suite, places, name_sources(sources, Path(place)), given)
+    return replace(report, models=tuple(one.name for one in named))
+
+
+def _evaluate_glue(models: list[str], folder: Any, given: Mapping[str, Any], console: Console) -> GlueReport:
+    if not isinstance(folder, str | Path):
+        raise InputError(f"glue reads the folder of its files, not a {type(folder).__name__}; give the folder")
+    tasks = given["tasks"]
+    names = [name.strip() for name in tasks.split(",") if name.strip()] if isinstance(tasks, str) else tasks
+    options = GlueOptions(
+        out=None if given["out"] is None else Path(given["out"]),
+        tasks=names,
+        settings=list_settings(given["settings"]),
+        **{name: given[name] for name in ("seeds", "limit", "epochs", "learning_rate")},
+    )
+    return evaluate_glue(models, Path(folder), options, console)
+
+
+def _evaluate(suite: str, models: list[str], sources: list[SourceLike], given: Mapping[str, Any]) -> Report:
+    def warn(text: str) -> None:
+        warnings.warn(text, InputWarning, stacklevel=2)
+
+    if suite == "mlm":
+        return evaluate_masked(models, sources, given["max_length"], warn)
+    if suite == "pll":
+        return evaluate_likelihood(models, sources, given["word_l2r"], warn)
+    files = [str(source) for source in sources if isinstance(source, str | Path)]
+    if len(files) < len(sources):
+        raise InputError(f"{suite} reads files as they are, not sources with options; give their paths")
+    if suite == "minimal-pairs":
+        return evaluate_pairs(models, files, given["word_l2r"])
+    if suite == "cloze":
+        return evaluate_cloze(models, files)
+    return evaluate_embeddings(models, files, EmbeddingOptions(given["train"], given["neighbors"], given["pooling"]))
 
 
 def evaluate_texts(name: str, sources: Sequence[str], max_length: int | None, warn: Say) -> dict[str, float]:
@@ -25,7 +129,7 @@ def evaluate_texts(name: str, sources: Sequence[str], max_length: int | None, wa
     return dict(evaluate_masked([name], sources, max_length, warn).totals)
 
 
-def evaluate_masked(models: Sequence[str], sources: Sequence[str], max_length: int | None, warn: Say) -> Report:
+def evaluate_masked(models: Sequence[str], sources: Sequence[SourceLike], max_length: int | None, warn: Say) -> Report:
     """`mlm`: loss, accuracy and perplexity; two models are asked for the same tokens, so they share a tokenizer."""
     loaded = [open_model(name) for name in models]
     row_length = _choose_row_length(models, [model for model, _ in loaded], max_length)

@@ -26,7 +26,7 @@ from maskwright.runs.export_task import check_task_target, read_task_origin, wri
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import load_model
 from maskwright.runs.texts import Say, is_held_out
-from maskwright.sections.data import DataConfig
+from maskwright.sections.data import DataConfig, SourceLike
 from maskwright.storage import read_json, restore_folder, whole_folder, write_text
 from maskwright.suggestions import suggest
 from maskwright.tasks.model import TaskModel
@@ -50,7 +50,7 @@ class ExportOptions:
     target: str = HUGGING_FACE
     out: Path | None = None
     int8: bool = False
-    texts: Sequence[str] = ()
+    texts: Sequence[SourceLike] = ()
     """Sources of text to compare on; none: held-out text of the built-in corpus."""
     card: CardOptions = field(default_factory=CardOptions)
     overwrite: bool = False
@@ -214,7 +214,7 @@ def _check_replaceable(folder: Path, overwrite: bool) -> None:
         raise InputError(f"{folder} holds an export; choose another --out, or add --overwrite to replace it")
 
 
-def _read_texts(sources: Sequence[str]) -> list[str]:
+def _read_texts(sources: Sequence[SourceLike]) -> list[str]:
     if sources:
         return list(islice(read_sources(list(sources)), _MOST_TEXTS))
     share = DataConfig().validation_share

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,17 @@ from rich.console import Console
 
 from maskwright.config import Config, load_config
 from maskwright.errors import InputError
+from maskwright.models.encoding import find_hidden_size
 from maskwright.runs.duration import DurationNotice
-from maskwright.runs.finetune_inputs import TaskInputs, load_task_inputs
+from maskwright.runs.finetune_inputs import GivenInputs, TaskInputs, load_task_inputs
 from maskwright.runs.finetune_report import write_task_report
-from maskwright.runs.finetune_seeds import SUMMARY_FILE, check_seeds_folder, list_seed_folders, write_summary
+from maskwright.runs.finetune_seeds import (
+    SUMMARY_FILE,
+    check_seeds_folder,
+    list_seed_folders,
+    summarise,
+    write_summary,
+)
 from maskwright.runs.finetune_settings import build_run_config
 from maskwright.runs.folder import RunFolder, find_run
 from maskwright.runs.interruption import ending_in_order
@@ -33,6 +40,7 @@ from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.predictions import Answers, answer_examples
 from maskwright.terminal import CleanConsole
+from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 from maskwright.training.callbacks import Callback, EarlyStopping, Metrics
 from maskwright.training.checkpoints import clear_leftovers, remove_checkpoints
 from maskwright.training.device import choose_device
@@ -55,6 +63,20 @@ class FinishedTask:
     next_command: str
     """What to try with the model."""
 
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """On the held-out examples; of several seeds the mean."""
+        return {name: values["mean"] for name, values in summarise(self.figures).items()}
+
+    @cached_property
+    def model(self) -> TaskModel:
+        """As it was saved, that of the first seed."""
+        return TaskModel.from_pretrained(self.runs[0].model)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.runs[0].model)
+
 
 @dataclass(frozen=True)
 class _Session:
@@ -74,10 +96,12 @@ def finetune(
     settings: Sequence[str] = (),
     overwrite: bool = False,
     console: Console | None = None,
+    given: GivenInputs | None = None,
 ) -> FinishedTask:
     """Train, or go on where the same call stopped; wrong input is found before anything is written.
 
     One seed's run is `out` itself; several have a folder each in it, and seeds.json has their mean and spread.
+    `given` is what the configuration only names, as it is in memory.
     """
     if num_seeds < 1:
         raise InputError(f"the number of seeds is {num_seeds}; it must be at least 1")
@@ -92,7 +116,7 @@ def finetune(
         console = console or CleanConsole()
         console.quiet |= not world.is_main
         with world.naming_the_departed():
-            inputs = world.main_first(lambda: _prepare(config, out, folders, overwrite, console))
+            inputs = world.main_first(lambda: _prepare(config, out, folders, overwrite, console, given))
             _check_micro_batches(inputs, training.micro_batch_tokens)
             configs = _settle_learning_rate(configs, inputs, console)
             session = _Session(inputs, world, console, overwrite)
@@ -105,7 +129,14 @@ def finetune(
     return FinishedTask(out, inputs.metric, [RunFolder(folder) for folder in folders], figures, command)
 
 
-def _prepare(config: TaskConfig, out: Path, folders: Sequence[Path], overwrite: bool, console: Console) -> TaskInputs:
+def _prepare(
+    config: TaskConfig,
+    out: Path,
+    folders: Sequence[Path],
+    overwrite: bool,
+    console: Console,
+    given: GivenInputs | None,
+) -> TaskInputs:
     """All that can be refused before the first run begins."""
     if len(folders) > 1:
         check_seeds_folder(out)
@@ -115,7 +146,7 @@ def _prepare(config: TaskConfig, out: Path, folders: Sequence[Path], overwrite: 
             raise InputError(f"{out} holds a finished run; choose another --out, or add --overwrite to replace it")
         for folder in folders:
             _check_same_task(folder, config)
-    return load_task_inputs(config, lambda text: say(console, text))
+    return load_task_inputs(config, lambda text: say(console, text), given)
 
 
 def _check_micro_batches(inputs: TaskInputs, micro_batch_tokens: int | None) -> None:
@@ -129,7 +160,7 @@ def _check_micro_batches(inputs: TaskInputs, micro_batch_tokens: int | None) -> 
 def _settle_learning_rate(configs: list[Config], inputs: TaskInputs, console: Console) -> list[Config]:
     if inputs.config.learning_rate is not None:
         return configs
-    size, width = measure_weights(inputs.encoder), inputs.encoder.hidden_size
+    size, width = measure_weights(inputs.encoder), find_hidden_size(inputs.encoder)
     rate = choose_learning_rate(width, size)
     say(console, f"learning rate: {rate:g}, for weights of root mean square {size:.3f} and a width of {width}")
     optimizer = configs[0].optimizer.model_copy(update={"learning_rate": rate})

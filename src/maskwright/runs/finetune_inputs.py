@@ -7,12 +7,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
 
 from maskwright.errors import InputError
-from maskwright.models.encoding import find_max_length
+from maskwright.models.encoding import count_tokens, find_max_length
 from maskwright.models.family import State
 from maskwright.models.fine_tuned import find_task_architecture
 from maskwright.models.pretrained import resolve_folder
@@ -26,9 +27,31 @@ from maskwright.tasks.foreign import find_missing_class
 from maskwright.tasks.kinds import ExampleSource, TaskKind, check_own_settings, find_kind
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
+from maskwright.tasks.nlp_heads import NLPHead, check_head
 from maskwright.tasks.saving import build_new, load_pretrained
+from maskwright.tasks.tables import Table
 from maskwright.tasks.task import Task
+from maskwright.tasks.task_head import TaskHead
 from maskwright.text.tokenizer import Tokenizer
+
+_UNSTATED_LENGTH = 512
+"""Tokens of the longest example for an encoder that does not say what it takes."""
+
+
+@dataclass(frozen=True)
+class GivenInputs:
+    """What a caller has in memory, where the configuration has no more than a name for it."""
+
+    train: Table | None = None
+    validation: Table | None = None
+    model_folder: Path | None = None
+    """Where the encoder and its tokenizer were written to."""
+    encoder: nn.Module | None = None
+    """One of the caller's own, which no folder can hold."""
+    tokenizer: Tokenizer | None = None
+    """Of that encoder."""
+    task_head: NLPHead | None = None
+    """Takes the place of the head that encoders of the family have."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +69,10 @@ class TaskInputs:
     fingerprint: str
     """Changes with the examples and the tokenizer, so that a run is not resumed on others."""
     encoder: TunedEncoder
+    """Or a module of the caller's own."""
     encoder_config: dict[str, Any]
     weights: State
+    given_head: NLPHead | None = None
 
     @property
     def metric(self) -> str:
@@ -61,7 +86,12 @@ class TaskInputs:
         if isinstance(self.encoder, TransformersEncoder):  # heads that find the end of a question look for it
             described["sep_token_id"] = self.tokenizer.sep_token_id
         folder = Path(config.model)
-        encoder, task_head = build_new(self.kind, self.task, self.encoder, described, self.weights, folder)
+        encoder: TunedEncoder
+        task_head: TaskHead
+        if self.given_head is not None:
+            encoder, task_head = copy.deepcopy(self.encoder), copy.deepcopy(self.given_head)
+        else:
+            encoder, task_head = build_new(self.kind, self.task, self.encoder, described, self.weights, folder)
         if task_head.output is not None:
             self.task.prepare_head(task_head.output, self.train.targets)
         model = TaskModel(encoder, task_head, copy.deepcopy(self.task), config.layer_decay)
@@ -71,20 +101,31 @@ class TaskInputs:
         return model
 
 
-def load_task_inputs(config: TaskConfig, say: Say) -> TaskInputs:
+def load_task_inputs(config: TaskConfig, say: Say, given: GivenInputs | None = None) -> TaskInputs:
     """Read, check and tokenize everything; what was guessed and left out is said."""
     kind = find_kind(config.task)
     check_own_settings(config)
-    files = [kind.read(path, config) for path in (config.train, config.validation)]
+    given = given or GivenInputs()
+    sources = (given.train or config.train, given.validation or config.validation)
+    files = [kind.read(source, config) for source in sources]
     files[0].check_same_form(files[1])
     task = kind.from_examples(files[0].examples, config)
     _check_metric(task, config.metric)
+    if given.task_head is not None:
+        check_head(given.task_head, config.task, task)
     for file in files:
         task.check_examples(file.examples)  # unknown labels are said before the model is read
-    encoder, encoder_config, weights = load_pretrained(resolve_folder(config.model))
-    _say_fine_tuned(config.model, encoder_config, say)
-    _say_own_head(kind, encoder, say)
-    tokenizer = open_tokenizer(config.model)
+    model = str(given.model_folder or config.model)
+    encoder_config: dict[str, Any] = {}
+    weights: State = {}
+    if given.encoder is not None:
+        encoder = cast(TunedEncoder, given.encoder)
+    else:
+        encoder, encoder_config, weights = load_pretrained(resolve_folder(model))
+        _say_fine_tuned(config.model, encoder_config, say)
+    if given.task_head is None:
+        _say_own_head(kind, encoder, say)
+    tokenizer = given.tokenizer or open_tokenizer(model)
     _check_vocabulary(tokenizer, encoder, config.model)
     max_length = _choose_max_length(config, encoder)
     features = [kind.featurize(file.examples, tokenizer, max_length, config) for file in files]
@@ -106,7 +147,18 @@ def load_task_inputs(config: TaskConfig, say: Say) -> TaskInputs:
     say(f"labels: {task.describe_labels(train.targets)}")
     fingerprint = _hash_examples(features, tokenizer)
     return TaskInputs(
-        config, kind, task, tokenizer, train, validation, files[1], fingerprint, encoder, encoder_config, weights
+        config,
+        kind,
+        task,
+        tokenizer,
+        train,
+        validation,
+        files[1],
+        fingerprint,
+        encoder,
+        encoder_config,
+        weights,
+        given.task_head,
     )
 
 
@@ -131,18 +183,19 @@ def _check_metric(task: Task, metric: str | None) -> None:
         raise InputError(f"--metric is '{metric}', which this task does not have{suggest(metric, known)}")
 
 
-def _check_vocabulary(tokenizer: Tokenizer, encoder: TunedEncoder, model: str) -> None:
-    if tokenizer.vocab_size > encoder.vocab_size:
+def _check_vocabulary(tokenizer: Tokenizer, encoder: nn.Module, model: str) -> None:
+    num_tokens = count_tokens(encoder)
+    if tokenizer.vocab_size > num_tokens > 0:
         raise InputError(
-            f"the tokenizer of {model} has {tokenizer.vocab_size} tokens, its encoder {encoder.vocab_size}; the two do"
-            " not belong together"
+            f"the tokenizer of {model} has {tokenizer.vocab_size} tokens, its encoder {num_tokens}; the two do not"
+            " belong together"
         )
 
 
-def _choose_max_length(config: TaskConfig, encoder: TunedEncoder) -> int:
-    if config.max_length is None:
-        return encoder.max_length
+def _choose_max_length(config: TaskConfig, encoder: nn.Module) -> int:
     limit = find_max_length(encoder)
+    if config.max_length is None:
+        return limit or _UNSTATED_LENGTH
     if limit is not None and config.max_length > limit:
         raise InputError(f"--max-length is {config.max_length}, {config.model} takes {limit}; lower it")
     return config.max_length

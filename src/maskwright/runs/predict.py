@@ -1,10 +1,10 @@
-"""Predict from the command line's words: a model by name, texts from anywhere, answers to a file or a stream."""
+"""`maskwright predict` and `maskwright.predict`: texts from anywhere, answers as a list, a file or a stream."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -13,12 +13,19 @@ from typing import Any
 from rich.console import Console
 
 from maskwright.errors import InputError, InputWarning
-from maskwright.inference.outputs import check_output, format_json, open_writer
+from maskwright.inference.outputs import check_output, open_writer
 from maskwright.inference.pipeline import Pipeline, pipeline, resolve_kind
 from maskwright.inference.progress import show_progress
 from maskwright.inference.qa import QUESTION_ITEM
+from maskwright.runs.given import GivenModel
 from maskwright.runs.predict_questions import find_questions
 from maskwright.sections.data import BUILTIN_CORPUS
+from maskwright.suggestions import checks_arguments
+from maskwright.tasks.examples import read_text
+from maskwright.tasks.qa.questions import CONTEXT_COLUMN, QUESTION_COLUMN
+from maskwright.tasks.qa.records import read_text as read_exact
+from maskwright.tasks.tables import MEMORY, Table, as_table
+from maskwright.terminal import CleanConsole
 from maskwright.text.corpus import ReadingReport, text_lines
 from maskwright.text.files import ByteStream, file_format
 from maskwright.text.huggingface import is_dataset
@@ -26,6 +33,7 @@ from maskwright.text.sources import read_pairs, read_source
 
 STDIN = "-"
 _PAIR_COLUMNS = ("sentence1", "sentence2")
+_TEXT_COLUMN = "text"
 _PAIR_KIND = "pair"
 _VECTOR_KIND = "embed"
 _PAIR_SIZE = 2
@@ -35,57 +43,167 @@ _PAIR_SIZE = 2
 class PredictOptions:
     column: str | None = None
     second_column: str | None = None
-    out: Path | None = None
-    """A file for the answers; None: JSON lines go to `write`."""
-    overwrite: bool = False
-    device: str | None = None
-    batch_tokens: int | None = None
     question: str | None = None
     """Asked about every text; for qa alone."""
 
 
+@checks_arguments
 def predict(
     kind: str,
-    model: str,
-    words: Sequence[str],
-    options: PredictOptions,
-    settings: Mapping[str, Any],
-    write: Callable[[str], None],
-    console: Console,
-) -> None:
-    """Answer the texts that the words are, or are read from; progress of reading goes to the console."""
-    if options.out is not None:
-        check_output(options.out, options.overwrite, has_vectors=resolve_kind(kind) == _VECTOR_KIND)
-    predictor = pipeline(kind, model, device=options.device, batch_tokens=options.batch_tokens, **settings)
-    report = ReadingReport()
-    source = _find_source(words)
-    if options.question is not None and predictor.kind.item_name != QUESTION_ITEM:
+    model: GivenModel,
+    texts: Any,
+    *,
+    top_k: int | None = None,
+    target: Sequence[str] | None = None,
+    pooling: str | None = None,
+    normalize: bool = False,
+    aggregation: str | None = None,
+    label: Sequence[str] | None = None,
+    hypothesis: str | None = None,
+    multi_label: bool = False,
+    question: str | None = None,
+    max_answer_length: int | None = None,
+    max_question_length: int | None = None,
+    doc_stride: int | None = None,
+    handle_impossible_answer: bool = False,
+    max_length: int | None = None,
+    column: str | None = None,
+    second_column: str | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    device: str | None = None,
+    batch_tokens: int | None = None,
+    tokenizer: Any = None,
+    write: Callable[[dict[str, Any]], None] | None = None,
+    console: Console | None = None,
+) -> list[Any] | None:
+    """Answers of a model to texts, as a list in their order.
+
+    `texts` are a text, a source (a file, a folder, a dataset, "-" for standard input), or in memory a list of texts, of
+    pairs or of questions with contexts, a data frame or a dataset. Answers go to the file `out`, or one by one with
+    their texts to `write`, where one of these is given, and then None is returned. Progress goes to `console`.
+    """
+    target_file = None if out is None else Path(out)
+    if target_file is not None:
+        check_output(target_file, overwrite, has_vectors=resolve_kind(kind) == _VECTOR_KIND)
+    given = {
+        "top_k": top_k,
+        "targets": target,
+        "pooling": pooling,
+        "normalize": normalize or None,
+        "aggregation": aggregation,
+        "labels": label,
+        "hypothesis": hypothesis,
+        "multi_label": multi_label or None,
+        "max_answer_length": max_answer_length,
+        "max_question_length": max_question_length,
+        "doc_stride": doc_stride,
+        "handle_impossible_answer": handle_impossible_answer or None,
+        "max_length": max_length,
+    }
+    settings = {name: value for name, value in given.items() if value is not None}
+    predictor = pipeline(kind, model, tokenizer, device=device, batch_tokens=batch_tokens, **settings)
+    if question is not None and predictor.kind.item_name != QUESTION_ITEM:
         raise InputError(f"--question is for qa, not {kind}; leave it out")
-    if predictor.kind.item_name == QUESTION_ITEM:
-        questions = find_questions(words, source, options.question, (options.column, options.second_column))
-        records = predictor.records(questions)
-        records = records if source is None else show_progress(records, console, QUESTION_ITEM)
-    elif source is None:
-        _check_no_columns(options)
-        records = predictor.records(_take_words(predictor, words))
-    else:
-        items = _read_items(predictor, source, options, report)
-        records = show_progress(predictor.records(items), console, predictor.kind.item_name)
-    if options.out is None:
-        for record in records:
-            write(format_json(record))
-    else:
-        with open_writer(options.out, predictor.kind.example) as writer:
-            for record in records:
-                writer.write(record)
+    report = ReadingReport()
+    items, source = _find_items(predictor, texts, PredictOptions(column, second_column, question), report)
+    answers = predictor.stream(items)
+    if source is not None:
+        answers = show_progress(answers, console or CleanConsole(stderr=True), predictor.kind.item_name)
+    collected = _hand_over(predictor, answers, target_file, write)
     _warn_of_gaps(report, source)
+    return collected
 
 
-def _find_source(words: Sequence[str]) -> str | None:
-    """The one word if it names texts rather than being one: `-`, what is there, or a name as files have."""
-    if len(words) != 1 or not words[0].strip():
+def _hand_over(
+    predictor: Pipeline[Any, Any],
+    answers: Iterator[tuple[Any, Any]],
+    out: Path | None,
+    write: Callable[[dict[str, Any]], None] | None,
+) -> list[Any] | None:
+    if out is None and write is None:
+        return [answer for _, answer in answers]
+    records = (predictor.kind.record(item, answer) for item, answer in answers)
+    if out is None:
+        assert write is not None
+        for record in records:
+            write(record)
         return None
-    (word,) = words
+    with open_writer(out, predictor.kind.example) as writer:
+        for record in records:
+            writer.write(record)
+    return None
+
+
+def _find_items(
+    predictor: Pipeline[Any, Any], texts: Any, options: PredictOptions, report: ReadingReport
+) -> tuple[Iterable[Any], str | None]:
+    """What the model is asked, and the source that it is read from, where there is one."""
+    source = None
+    if isinstance(texts, str | Path):
+        source, words = (_find_source(texts) if isinstance(texts, str) else str(texts)), [str(texts)]
+    elif _is_table(predictor, texts, options):
+        return _take_rows(predictor, as_table(texts, f"{MEMORY}texts"), options), None
+    else:
+        words = list(texts) if isinstance(texts, Iterable) else [texts]
+        if not all(isinstance(word, str) for word in words):
+            return _take_objects(predictor, words, options), None
+    if predictor.kind.item_name == QUESTION_ITEM:
+        return find_questions(words, source, options.question, (options.column, options.second_column)), source
+    if source is not None:
+        return _read_items(predictor, source, options, report), source
+    _check_no_columns(options)
+    return _take_words(predictor, words), None
+
+
+def _is_table(predictor: Pipeline[Any, Any], texts: Any, options: PredictOptions) -> bool:
+    """A data frame, a dataset, or dictionaries that the kind of prediction does not take as they are."""
+    if hasattr(texts, "columns") or isinstance(getattr(texts, "features", None), Mapping):
+        return True
+    if not isinstance(texts, Sequence) or not texts or not all(isinstance(one, Mapping) for one in texts):
+        return False
+    is_taken = predictor.kind.item_name == QUESTION_ITEM or any("text_pair" in one for one in texts)
+    return not is_taken or options != PredictOptions()
+
+
+def _take_objects(predictor: Pipeline[Any, Any], inputs: list[Any], options: PredictOptions) -> list[Any]:
+    """Pairs of texts, or questions with their contexts."""
+    _check_no_columns(options)
+    if options.question is not None:
+        raise InputError("--question is asked about texts, and questions with contexts are given; leave it out")
+    return list(predictor.kind.as_items(inputs)[0])
+
+
+def _take_rows(predictor: Pipeline[Any, Any], table: Table, options: PredictOptions) -> list[Any]:
+    names = _name_columns(predictor, options)
+    for name, option in zip(names, ("column", "second-column"), strict=False):
+        if name not in table.columns:
+            raise InputError(
+                f"{table.path} has no column '{name}'; it has {', '.join(table.columns)}: name it with --{option}"
+            )
+    read = read_exact if predictor.kind.item_name == QUESTION_ITEM else read_text
+    rows = [tuple(read(record, name) for name in names) for record in table.records]
+    if options.question is not None:
+        return [(options.question, row[0]) for row in rows]
+    return [row if len(names) > 1 else row[0] for row in rows]
+
+
+def _name_columns(predictor: Pipeline[Any, Any], options: PredictOptions) -> tuple[str, ...]:
+    if predictor.kind.item_name == QUESTION_ITEM:
+        if options.question is not None:
+            return (options.column or CONTEXT_COLUMN,)
+        return (options.column or QUESTION_COLUMN, options.second_column or CONTEXT_COLUMN)
+    if predictor.kind.item_name == _PAIR_KIND or (predictor.kind.may_pair and options.second_column is not None):
+        return (options.column or _PAIR_COLUMNS[0], options.second_column or _PAIR_COLUMNS[1])
+    if options.second_column is not None:
+        raise InputError("--second-column is for pairs of texts (similarity, classify); leave it out")
+    return (options.column or _TEXT_COLUMN,)
+
+
+def _find_source(word: str) -> str | None:
+    """The word if it names texts rather than being one: `-`, what is there, or a name as files have."""
+    if not word.strip():
+        return None
     if word in (STDIN, BUILTIN_CORPUS) or is_dataset(word) or _exists(word):
         return word
     is_name = len(word.split()) == 1 and file_format(Path(word)) is not None

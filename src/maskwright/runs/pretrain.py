@@ -12,13 +12,14 @@ import torch
 from rich.console import Console
 
 from maskwright.batch import PackedBatch
-from maskwright.config import Config
+from maskwright.config import Config, open_config
 from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
 from maskwright.inference.visualize import PredictionView, build_prediction_view
 from maskwright.masking.schedule import compute_mask_ratio
 from maskwright.models.pretrained import CHECKPOINTS_FOLDER
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.objective import Objective
 from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.duration import DurationNotice, suggest_shorter_run
 from maskwright.runs.folder import RunFolder, find_run
@@ -65,12 +66,18 @@ class FinishedRun(Finished):
     next_commands: list[str]
     """What to try with the model."""
 
+    @property
+    def model(self) -> Objective:
+        """With the weights that were evaluated and saved."""
+        return self.trainer.model
 
-def pretrain(config: Config, overwrite: bool = False, console: Console | None = None) -> FinishedRun:
+
+def pretrain(config: Config | str | Path, overwrite: bool = False, console: Console | None = None) -> FinishedRun:
     """Run a configuration, or go on with it where it stopped; wrong input is found before anything is written.
 
-    Started by `torchrun`, all processes train together and the main one writes.
+    A string is a YAML file or a recipe. Started by `torchrun`, all processes train together and the main one writes.
     """
+    config = open_config(config)
     check_trackers(_choose_trackers(config))
     device = choose_device(config.training.device)
     check_precision(config.training.precision, device)

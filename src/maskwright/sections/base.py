@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from maskwright.errors import InputError
 from maskwright.suggestions import suggest, suggest_near
@@ -80,6 +81,12 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_assignment=True, populate_by_name=True, allow_inf_nan=False)
     other_names: ClassVar[tuple[str, ...]] = ()
     """Names that stand for settings, here or in another section."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _spell_path(cls, value: Any) -> Any:
+        """Settings name files by strings, as YAML does; a `Path` is as good."""
+        return str(value) if isinstance(value, PurePath) else value
 
     if not TYPE_CHECKING:  # a type checker knows the arguments of each section
 

@@ -78,6 +78,8 @@ class DataConfig(Section):
     @classmethod
     def _read_sources(cls, value: Any) -> Any:
         """A path stays one; mappings and lists are sources."""
+        if isinstance(value, Path):
+            return str(value)
         return value if value is None or isinstance(value, str) else build_sources(value)
 
 

@@ -18,7 +18,7 @@ class TaskConfig(Section):
     task: str = Field(description="classification, multi-label, ner, pairs, qa, regression or similarity.")
     model: str = Field(description="The encoder to start from: a model folder, a run or a hub id.")
     train: str = Field(
-        description="Labelled examples: .csv, .tsv or .jsonl; ner: CoNLL or .jsonl; qa: also SQuAD's .json."
+        description="Labelled examples: .csv, .tsv, .jsonl, hf:NAME[:CONFIG][@SPLIT]; ner: also CoNLL; qa: also SQuAD."
     )
     validation: str = Field(description="Held-out labelled examples.")
     text_column: str | None = Field(None, description="The column with the text; unset: guessed.")
@@ -59,15 +59,16 @@ class TaskConfig(Section):
         None, ge=1, description="Stop after so many epochs without a better metric, and go back to the best."
     )
 
-    def save(self, path: Path) -> None:
-        write_text(path, yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True))
+    def save(self, path: str | Path) -> None:
+        write_text(Path(path), yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True))
 
 
 def build_task_config(values: Mapping[str, Any]) -> TaskConfig:
     return TaskConfig.read(values)
 
 
-def load_task_config(path: Path) -> TaskConfig:
+def load_task_config(path: str | Path) -> TaskConfig:
+    path = Path(path)
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -8,7 +8,7 @@ from maskwright.errors import InputError
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 
 
-def freeze_first_layers(encoder: TunedEncoder, num_frozen: int) -> None:
+def freeze_first_layers(encoder: nn.Module, num_frozen: int) -> None:
     """Embeddings and the first layers learn nothing; 0 is the embeddings alone."""
     depths, num_layers = _find_depths(encoder, "freezing some")
     if num_frozen > num_layers:
@@ -18,7 +18,7 @@ def freeze_first_layers(encoder: TunedEncoder, num_frozen: int) -> None:
             param.requires_grad_(False)
 
 
-def compute_rate_factors(model: nn.Module, encoder: TunedEncoder, decay: float) -> dict[Tensor, float]:
+def compute_rate_factors(model: nn.Module, encoder: nn.Module, decay: float) -> dict[Tensor, float]:
     """1 for the head, `decay` for the last layer, its square for the one before (Howard and Ruder 2018, section 3.2).
 
     Empty without a decay.
@@ -30,12 +30,14 @@ def compute_rate_factors(model: nn.Module, encoder: TunedEncoder, decay: float) 
     return factors | {param: decay ** (num_layers + 1 - depth) for param, depth in depths.items()}
 
 
-def _find_depths(encoder: TunedEncoder, wish: str) -> tuple[dict[nn.Parameter, int], int]:
+def _find_depths(encoder: nn.Module, wish: str) -> tuple[dict[nn.Parameter, int], int]:
     """0 for embeddings, then 1 for the first layer; what is behind the last layer belongs to it. And how many layers.
 
     Layers are lists of as many modules as the encoder has layers, each with weights of its own. What is made before
     them embeds the tokens.
     """
+    if not isinstance(encoder, TunedEncoder):
+        raise InputError(f"the layers of {type(encoder).__name__} are not known; {wish} is not possible")
     module: nn.Module = encoder.base_model if isinstance(encoder, TransformersEncoder) else encoder
     num_layers = int(encoder.config.num_hidden_layers)
     parts = dict(module.named_modules())

@@ -9,7 +9,7 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.tasks.columns import ColumnNames, Columns, choose_columns
-from maskwright.tasks.tables import Record, read_table
+from maskwright.tasks.tables import Record, Table, read_table
 
 NO_CONSENSUS = ("gold_label", "-")
 """How SNLI and MNLI mark pairs on which their annotators did not agree; everybody leaves them out."""
@@ -59,10 +59,10 @@ class ExampleFile:
 
 
 def read_examples(
-    path: str | Path, named: ColumnNames, needs_pair: bool = False, may_be_unlabelled: bool = False
+    source: str | Path | Table, named: ColumnNames, needs_pair: bool = False, may_be_unlabelled: bool = False
 ) -> ExampleFile:
     """The examples of a file; those without text are counted and left out, those without a label are refused."""
-    table = read_table(path)
+    table = read_table(source)
     columns = choose_columns(table.path, table.columns, named, needs_pair)
     decided = [one for one in table.records if (columns.label, one.values.get(columns.label)) != NO_CONSENSUS]
     _check_labels_are_there(decided, columns.label, may_be_unlabelled)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from maskwright.errors import InputError
 from maskwright.models.family import State
-from maskwright.models.pretrained import OWN_TYPE_PREFIX, load_into
+from maskwright.models.pretrained import OWN_TYPE_PREFIX, load_into, read_own_settings
 from maskwright.models.transformers_encoder import TransformersEncoder
 from maskwright.models.transformers_loading import (
     ENCODER,
@@ -26,6 +26,8 @@ from maskwright.models.transformers_loading import (
 from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE
 from maskwright.tasks.kinds import SEQUENCE_CLASSES, SPAN_CLASSES, TOKEN_CLASSES, TaskKind
 from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, TokenHead, TokenTransform
+from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
+from maskwright.tasks.nlp_heads import load_nlp_head
 from maskwright.tasks.qa.span_head import SPAN_ARCHITECTURE
 from maskwright.tasks.sequence.layouts import SEQUENCE_ARCHITECTURE
 from maskwright.tasks.similarity.embedding_head import build_embedding_head
@@ -77,6 +79,11 @@ def build_foreign(
     is_new: bool = False,
 ) -> tuple[TransformersEncoder, TaskHead]:
     """The encoder and the head of a task, filled; where `is_new` the last layer is drawn anew, and what is missing."""
+    if own := read_own_settings(config, NLP_HEAD_PART):
+        encoder = load_foreign_encoder(config, weights, folder)
+        given_head = load_nlp_head(own, encoder.hidden_size)
+        _fill_head(given_head, weights, folder)
+        return encoder, given_head
     if kind.their_classes == ENCODER:
         encoder = load_foreign_encoder(config, weights, folder)
         return encoder, build_embedding_head(encoder, num_outputs, config)

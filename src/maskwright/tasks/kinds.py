@@ -6,12 +6,15 @@ A new task is a file for each of these that differs, and an entry here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from torch import nn
+
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoding import find_hidden_size
 from maskwright.models.pretrained import read_own_settings
 from maskwright.models.transformers_loading import ENCODER
 from maskwright.suggestions import suggest
@@ -24,9 +27,11 @@ from maskwright.tasks.ner.features import featurize_words
 from maskwright.tasks.ner.tagged_sentences import read_tagged_file
 from maskwright.tasks.ner.token_classification import TokenClassification
 from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, build_token_head
+from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
+from maskwright.tasks.nlp_heads import load_nlp_head
 from maskwright.tasks.qa.features import featurize_questions
 from maskwright.tasks.qa.question_answering import QuestionAnswering
-from maskwright.tasks.qa.questions import read_questions
+from maskwright.tasks.qa.questions import CONTEXT_COLUMN, QUESTION_COLUMN, read_questions
 from maskwright.tasks.qa.span_head import SPAN_ARCHITECTURE, build_span_head
 from maskwright.tasks.sequence import classification, multi_label, regression
 from maskwright.tasks.sequence.classification import Classification
@@ -37,6 +42,7 @@ from maskwright.tasks.similarity.choosing import build_similarity, featurize_sim
 from maskwright.tasks.similarity.embedding_head import SETTINGS_PART, build_embedding_head
 from maskwright.tasks.similarity.examples import read_similarity
 from maskwright.tasks.similarity.group_loader import GroupLoader
+from maskwright.tasks.tables import Table
 from maskwright.tasks.task import Task
 from maskwright.tasks.task_head import TaskHead
 from maskwright.text.tokenizer import Tokenizer
@@ -64,9 +70,13 @@ class ExampleSource(Protocol):
         ...
 
 
+_PAIR_COLUMNS = ("sentence1", "sentence2")
+_TEXT_COLUMNS: Mapping[int, Sequence[str]] = {2: ("text", "label"), 3: (*_PAIR_COLUMNS, "label")}
+
+
 @dataclass(frozen=True)
 class TaskKind:
-    read: Callable[[str | Path, TaskConfig], ExampleSource]
+    read: Callable[[str | Path | Table, TaskConfig], ExampleSource]
     featurize: Callable[[Sequence[Any], Tokenizer, int, TaskConfig], Features]
     """Examples to documents of so many tokens at most."""
     build_head: Callable[[PackedEncoder, int, Mapping[str, Any]], TaskHead]
@@ -79,19 +89,21 @@ class TaskKind:
     loader: type[TaskLoader] = TaskLoader
     own_settings: tuple[str, ...] = ()
     """Those of `TaskConfig` that not every task has."""
+    tuple_columns: Mapping[int, Sequence[str]] = field(default_factory=lambda: _TEXT_COLUMNS)
+    """The columns of examples that are given as tuples, by their size."""
 
 
-def _read(path: str | Path, config: TaskConfig) -> ExampleFile:
-    return read_examples(path, _name_columns(config))
+def _read(source: str | Path | Table, config: TaskConfig) -> ExampleFile:
+    return read_examples(source, _name_columns(config))
 
 
-def _read_pairs(path: str | Path, config: TaskConfig) -> ExampleFile:
-    return read_examples(path, _name_columns(config), needs_pair=True)
+def _read_pairs(source: str | Path | Table, config: TaskConfig) -> ExampleFile:
+    return read_examples(source, _name_columns(config), needs_pair=True)
 
 
-def _read_multi_label(path: str | Path, config: TaskConfig) -> ExampleFile:
+def _read_multi_label(source: str | Path | Table, config: TaskConfig) -> ExampleFile:
     """An example may have no class, and then an empty field."""
-    return read_examples(path, _name_columns(config), may_be_unlabelled=True)
+    return read_examples(source, _name_columns(config), may_be_unlabelled=True)
 
 
 def _name_columns(config: TaskConfig) -> ColumnNames:
@@ -127,6 +139,7 @@ KINDS = {
         TokenClassification.from_description,
         TOKEN_CLASSES,
         own_settings=("tag_scheme",),
+        tuple_columns={2: ("words", "tags")},
     ),
     "pairs": TaskKind(
         _read_pairs,
@@ -144,6 +157,7 @@ KINDS = {
         QuestionAnswering.from_description,
         SPAN_CLASSES,
         own_settings=("doc_stride", "max_answer_length", "max_question_length"),
+        tuple_columns={3: (QUESTION_COLUMN, CONTEXT_COLUMN, "answers")},
     ),
     "regression": TaskKind(
         _read,
@@ -162,6 +176,7 @@ KINDS = {
         ENCODER,
         GroupLoader,
         own_settings=("loss", "pooling", "temperature", "negative_column"),
+        tuple_columns={2: _PAIR_COLUMNS, 3: (*_PAIR_COLUMNS, "label")},
     ),
 }
 _SEQUENCE_KINDS = {
@@ -191,6 +206,16 @@ def check_own_settings(config: TaskConfig) -> None:
 
 def find_described_kind(config: Mapping[str, Any], folder: Path) -> TaskKind:
     """The task of a saved model; where nothing is said, a single output is a measure, as transformers takes it."""
+    own_head = read_own_settings(config, NLP_HEAD_PART)
+    kind = _find_kind(config, folder)
+    return kind if not own_head else replace(kind, build_head=lambda encoder, *_: _load_own_head(own_head, encoder))
+
+
+def _load_own_head(settings: Mapping[str, Any], encoder: nn.Module) -> TaskHead:
+    return load_nlp_head(settings, find_hidden_size(encoder))
+
+
+def _find_kind(config: Mapping[str, Any], folder: Path) -> TaskKind:
     architectures = config.get("architectures")
     names = [str(name) for name in architectures] if isinstance(architectures, list) else []
     if read_own_settings(config, SETTINGS_PART):

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch, TokenMasker
-from maskwright.models.encoding import call_foreign, encode, find_max_length
+from maskwright.models.encoding import call_foreign, count_tokens, encode, find_max_length
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.objectives.loss import LossSums
 from maskwright.objectives.objective import Objective
@@ -43,15 +43,19 @@ class TaskModel(Objective):
     mode = "task"
     mask_ratio = 0.0
     encoder: TunedEncoder
+    """Or a module of the user's own, of which no more is asked than `models.encoding` asks of any."""
 
-    def __init__(self, encoder: TunedEncoder, task_head: TaskHead, task: Task, layer_decay: float = 1.0) -> None:
-        """`layer_decay` is the learning rate of a layer against that of the next one."""
+    def __init__(
+        self, encoder: nn.Module, task_head: TaskHead, task: Task | None = None, layer_decay: float = 1.0
+    ) -> None:
+        """The task is the head's own unless given; `layer_decay` is a layer's learning rate against the next one's."""
         super().__init__()
-        self.encoder = encoder
+        self.encoder = cast(TunedEncoder, encoder)
         self.task_head = task_head
-        self.task = task
+        self.task = task if task is not None else task_head.build_task()
         self.layer_decay = layer_decay
-        self.vocab_size = encoder.vocab_size
+        self.vocab_size = count_tokens(encoder)
+        task_head.fit_to(encoder)
 
     def freeze_layers(self, num_layers: int) -> None:
         """Keep the embeddings and the first layers as they are."""
@@ -140,14 +144,14 @@ class TaskModel(Objective):
 
         return snapshot_task(self, tokenizer, wait)
 
-    def load_weights(self, folder: Path) -> None:
+    def load_weights(self, folder: str | Path) -> None:
         from maskwright.tasks.saving import fill_task
 
-        fill_task(self, folder)
+        fill_task(self, Path(folder))
 
     @classmethod
-    def from_pretrained(cls, folder_or_id: str | Path) -> TaskModel:
-        """A saved model with its labels, ours or one that transformers saved."""
+    def from_pretrained(cls, folder_or_id: str | Path, encoder: nn.Module | None = None) -> TaskModel:
+        """A saved model with its labels, ours or one that transformers saved; `encoder` is one of your own."""
         from maskwright.tasks.saving import load_task
 
-        return load_task(folder_or_id)
+        return load_task(folder_or_id, encoder)

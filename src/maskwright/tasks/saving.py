@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoding import find_hidden_size
 from maskwright.models.families import family_of
 from maskwright.models.family import State
 from maskwright.models.pretrained import (
@@ -20,23 +22,29 @@ from maskwright.models.pretrained import (
     describe_encoder,
     load_into,
     read_model_folder,
+    read_own_settings,
     resolve_folder,
 )
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.models.transformers_loading import is_foreign
 from maskwright.models.weights_reading import WEIGHTS_FILE
+from maskwright.objectives.saving import CUSTOM_TYPE
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.tasks.foreign import build_foreign, describe_foreign, fill_foreign, load_foreign_encoder
 from maskwright.tasks.kinds import TaskKind, find_described_kind
 from maskwright.tasks.model import TaskModel
+from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
+from maskwright.tasks.nlp_heads import load_nlp_head
 from maskwright.tasks.task import Task
 from maskwright.tasks.task_head import TaskHead, name_head_weights
-from maskwright.text.tokenizer import as_tokenizer
+from maskwright.text.tokenizer import Tokenizer, as_tokenizer
 
 
 def snapshot_task(model: TaskModel, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
     """Without `wait` copies from a GPU still run on return."""
     tokenizer = None if tokenizer is None else as_tokenizer(tokenizer)
+    if not isinstance(model.encoder, TunedEncoder):
+        return _snapshot_custom(model, tokenizer, wait)
     config, weights = _describe(model)
     described = {**model.task_head.files.settings, **model.task.describe()}
     config |= {**described, OWN_KEY: {**config[OWN_KEY], **described.get(OWN_KEY, {})}}
@@ -61,14 +69,37 @@ def _describe(model: TaskModel) -> tuple[dict[str, Any], State]:
     return config, weights
 
 
+def _snapshot_custom(model: TaskModel, tokenizer: Tokenizer | None, wait: bool) -> ModelSnapshot:
+    """Around an encoder of the user's own, of which only its weights can be written down."""
+    files = model.task_head.files
+    config = {
+        "model_type": CUSTOM_TYPE,
+        "encoder_class": type(model.encoder).__name__,
+        "architectures": [files.architecture],
+        **files.settings,
+        **model.task.describe(),
+    }
+    return ModelSnapshot(config, copy_to_cpu(_list_custom_weights(model), wait), tokenizer)
+
+
+def _list_custom_weights(model: TaskModel) -> dict[str, Tensor]:
+    parts = {"encoder": model.encoder, "task_head": model.task_head}
+    return {f"{part}.{name}": one for part, module in parts.items() for name, one in module.state_dict().items()}
+
+
 def fill_task(model: TaskModel, folder: Path) -> None:
     """Fill a model of the same shape from a saved one."""
     _fill(model, read_model_folder(folder)[1], folder)
 
 
-def load_task(folder_or_id: str | Path) -> TaskModel:
+def load_task(folder_or_id: str | Path, own_encoder: nn.Module | None = None) -> TaskModel:
+    """`own_encoder` is the encoder of a model around one of the user's own."""
     folder = resolve_folder(folder_or_id)
     config, weights = read_model_folder(folder)
+    if config.get("model_type") == CUSTOM_TYPE:
+        return _load_custom(config, weights, folder, own_encoder)
+    if own_encoder is not None:
+        raise InputError(f"{folder} has an encoder of its own; leave encoder out")
     kind = find_described_kind(config, folder)
     task = kind.from_description(config)
     if is_foreign(config):
@@ -76,6 +107,20 @@ def load_task(folder_or_id: str | Path) -> TaskModel:
         return TaskModel(their_encoder, task_head, task).eval()
     encoder = build_encoder(config, folder, weights)
     model = TaskModel(encoder, kind.build_head(encoder, task.num_outputs, config), task)
+    _fill(model, weights, folder)
+    return model.eval()
+
+
+def _load_custom(config: Mapping[str, Any], weights: State, folder: Path, encoder: nn.Module | None) -> TaskModel:
+    if encoder is None:
+        raise InputError(
+            f"{folder} is a model around a {config.get('encoder_class')}; build that encoder and pass it as"
+            " from_pretrained(folder, encoder=...)"
+        )
+    kind = find_described_kind(config, folder)
+    task = kind.from_description(config)
+    own_head = load_nlp_head(read_own_settings(config, NLP_HEAD_PART), find_hidden_size(encoder))
+    model = TaskModel(encoder, own_head, task)
     _fill(model, weights, folder)
     return model.eval()
 
@@ -130,6 +175,11 @@ def adopt_dense(task_head: TaskHead, encoder: PackedEncoder, weights: Mapping[st
 def _fill(model: TaskModel, weights: State, folder: Path) -> None:
     if isinstance(model.encoder, TransformersEncoder):
         fill_foreign(model.encoder, model.task_head, weights, folder)
+        return
+    if not isinstance(model.encoder, PackedEncoder):
+        for part, module in (("encoder.", model.encoder), ("task_head.", model.task_head)):
+            own = {name.removeprefix(part): one for name, one in weights.items() if name.startswith(part)}
+            load_into(module, own, folder / WEIGHTS_FILE)
         return
     family = family_of(model.encoder)
     given = family.normalise(weights)

@@ -1,4 +1,4 @@
-"""Files of labelled examples as records: comma- or tab-separated values and JSON lines, plain or compressed."""
+"""Labelled examples as records: separated values and JSON lines, datasets of Hugging Face, and what is in memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from maskwright.errors import InputError
 from maskwright.text.corpus import ReadingReport, decode_lines
 from maskwright.text.files import MAX_LINE_BYTES, file_format, open_stream
+from maskwright.text.huggingface import dataset_records, is_dataset, name_classes
 
 _COLA = ("source", "label", "mark", "sentence")
 _STS_BENCHMARK = ("genre", "file", "year", "index", "score", "sentence1", "sentence2")
@@ -33,9 +34,20 @@ class Table:
     records: list[Record]
 
 
-def read_table(path: str | Path) -> Table:
-    """All records of a file, with the columns it has; the published files of CoLA and STS-B need no header."""
-    path = Path(path).expanduser()
+MEMORY = "memory:"
+"""What the names of things in memory begin with, where a file would have its path."""
+
+
+def read_table(source: str | Path | Table) -> Table:
+    """All records of a file or a dataset, with the columns it has; what is a table already stays as it is.
+
+    The published files of CoLA and STS-B need no header.
+    """
+    if isinstance(source, Table):
+        return source
+    if is_dataset(str(source)):
+        return _collect(str(source), dataset_records(str(source)))
+    path = Path(source).expanduser()
     kind = file_format(path)
     if kind not in ("csv", "tsv", "jsonl"):
         raise InputError(f"{path} has an unknown suffix; labelled examples are read from .csv, .tsv and .jsonl")
@@ -48,6 +60,67 @@ def read_table(path: str | Path) -> Table:
     if not table.records:
         raise InputError(f"{path} holds no example; expected one per line")
     return table
+
+
+def is_in_memory(data: Any) -> bool:
+    """Whether examples are given rather than named."""
+    return not isinstance(data, str | Path)
+
+
+def as_table(data: Any, name: str, tuple_columns: Mapping[int, Sequence[str]] | None = None) -> Table:
+    """Examples in memory: dictionaries, tuples, a data frame or a dataset; places count from 1.
+
+    `tuple_columns` are the columns of tuples by their size.
+    """
+    rows = enumerate(_list_rows(data, name), start=1)
+    return _collect(name, (_read_row(row, f"{name}:{number}", tuple_columns or {}) for number, row in rows))
+
+
+def _collect(name: str, rows: Iterable[Mapping[str, Any]]) -> Table:
+    records = [Record(f"{name}:{number}", values) for number, values in enumerate(rows, start=1)]
+    if not records:
+        raise InputError(f"{name} holds no example; expected at least one")
+    columns = dict.fromkeys(column for record in records for column in record.values)
+    return Table(Path(name), tuple(columns), records)
+
+
+def _list_rows(data: Any, name: str) -> Iterable[Any]:
+    """By what the objects can do, so that none of the libraries they come from is needed."""
+    if isinstance(data, Mapping):
+        raise InputError(
+            f"{name} is a {type(data).__name__} of {', '.join(map(str, data))}; give one of its splits, or a list of"
+            " dictionaries"
+        )
+    if hasattr(data, "to_dict") and hasattr(data, "notna"):  # pandas, whose missing values are of several kinds
+        return data.astype(object).where(data.notna(), None).to_dict("records")
+    for method in ("to_dicts", "to_pylist"):  # polars, pyarrow
+        if hasattr(data, method):
+            return getattr(data, method)()
+    if isinstance(getattr(data, "features", None), Mapping):
+        return name_classes(data, data.features)
+    if not isinstance(data, Iterable):
+        raise InputError(
+            f"{name} is a {type(data).__name__}; expected the path of a file, a list of dictionaries or tuples, a data"
+            " frame or a dataset"
+        )
+    return data
+
+
+def _read_row(row: Any, place: str, tuple_columns: Mapping[int, Sequence[str]]) -> dict[str, Any]:
+    if isinstance(row, Mapping):
+        return {str(column): _to_plain(value) for column, value in row.items()}
+    if isinstance(row, tuple | list) and len(row) in tuple_columns:
+        return {column: _to_plain(value) for column, value in zip(tuple_columns[len(row)], row, strict=True)}
+    forms = [f"({', '.join(columns)})" for columns in tuple_columns.values()]
+    found = f"{len(row)} parts" if isinstance(row, tuple | list) else f"a {type(row).__name__}"
+    raise InputError(f"{place} has {found}; expected {' or '.join(['a dictionary', *forms])}")
+
+
+def _to_plain(value: Any) -> Any:
+    """Values of arrays as JSON would have them."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _read_json_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Table:

@@ -20,6 +20,7 @@ from maskwright.models.init import init_weights
 from maskwright.models.layers import ACTIVATIONS, build_activation
 from maskwright.suggestions import suggest
 from maskwright.tasks.pooling import Pooling, pool
+from maskwright.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,13 @@ class TaskHead(nn.Module, ABC):
     @abstractmethod
     def forward(self, hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor:
         """Logits of hidden states (B, S, D)."""
+
+    def fit_to(self, encoder: nn.Module) -> None:
+        """Take note of the encoder that it stands on; one that was built for its encoder knows it."""
+
+    def build_task(self) -> Task:
+        """The task it was made for, if it knows."""
+        raise InputError(f"a {type(self).__name__} does not say what it is asked; give the task")
 
 
 @dataclass(frozen=True)

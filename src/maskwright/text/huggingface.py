@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,9 @@ def dataset_texts(path: str, columns: Columns, tally: RecordTally) -> Iterator[T
 
 def row_texts(dataset: Iterable[Mapping[str, Any]], name: str, columns: Columns, tally: RecordTally) -> Iterator[Texts]:
     """The texts of a dataset's rows, one after another."""
-    rows = iter(dataset)
-    number = 0
-    while True:
-        try:
-            row = next(rows, None)
-        except _LOADING_ERRORS as error:
-            raise _refusal(name, error, f" after {number:,} rows") from error
-        if row is None:
-            return
-        if number == 0:
+    for number, row in enumerate(_read_rows(name, dataset), start=1):
+        if number == 1:
             check_columns(columns, row, name)
-        number += 1
         tally.num_seen += 1
         texts = take_texts(row, columns, name, number, tally)
         if texts is not None:
@@ -56,6 +47,49 @@ def row_texts(dataset: Iterable[Mapping[str, Any]], name: str, columns: Columns,
 def is_loaded(data: Any) -> bool:
     """Whether it is a dataset of the library already, of rows or of splits."""
     return type(data).__module__.partition(".")[0] == "datasets" and hasattr(data, "column_names")
+
+
+def dataset_records(path: str) -> Iterator[dict[str, Any]]:
+    """The rows of a split with the names of their classes in place of numbers, for labelled examples."""
+    rows = _load(path)
+    return name_classes(_read_rows(path, rows), getattr(rows, "features", None))
+
+
+def name_classes(rows: Iterable[Mapping[str, Any]], features: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """Rows in which numbers of classes, alone or in lists, have become names; -1, which says unlabelled, None."""
+    named = {column: _find_class_names(feature) for column, feature in (features or {}).items()}
+    named = {column: names for column, names in named.items() if names}
+    for row in rows:
+        yield {**row, **{column: _name_class(row.get(column), names) for column, names in named.items()}}
+
+
+def _find_class_names(feature: Any) -> Sequence[str]:
+    """Of a column of classes, or of lists of them; of any other none."""
+    inner = feature[0] if isinstance(feature, list) and feature else getattr(feature, "feature", feature)
+    names = getattr(inner, "names", None)
+    return names if isinstance(names, list) else ()
+
+
+def _name_class(value: Any, names: Sequence[str]) -> Any:
+    if isinstance(value, list):
+        return [_name_class(one, names) for one in value]
+    if not isinstance(value, int):
+        return value
+    return names[value] if 0 <= value < len(names) else None
+
+
+def _read_rows(name: str, dataset: Any) -> Iterator[Mapping[str, Any]]:
+    rows = iter(dataset)
+    number = 0
+    while True:
+        try:
+            row = next(rows, None)
+        except _LOADING_ERRORS as error:
+            raise _refusal(name, error, f" after {number:,} rows") from error
+        if row is None:
+            return
+        number += 1
+        yield row
 
 
 def hub_version(path: str) -> str:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Literal, get_args
 
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer as Backend
 
 from maskwright.errors import InputError, check_count
 from maskwright.suggestions import suggest
+from maskwright.text.sources import read_sources
 from maskwright.text.special_tokens import SPECIAL_ROLES, build_special
 from maskwright.text.tokenizer import Tokenizer
 
@@ -35,7 +37,7 @@ class _Plan:
 
 
 def train_tokenizer(
-    texts: Iterable[str] | Callable[[], Iterable[str]],
+    texts: str | Path | Iterable[str] | Callable[[], Iterable[str]],
     type: TokenizerType = "wordpiece",
     vocab_size: int = 30522,
     lowercase: bool = True,
@@ -49,16 +51,14 @@ def train_tokenizer(
     off). `unigram`: SentencePiece's, chosen by likelihood, so `min_frequency` plays no part. `word_level`: whitespace
     words. The ids 0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK]; `special_tokens` of yours follow.
 
-    Texts are streamed: memory grows with the different words, not with the corpus. `wordpiece` needs two passes; give
-    a list, another re-iterable or a function that returns an iterator; a plain iterator is spooled to a temporary file.
+    A string is the path of a source, as `data.train` takes it. Texts are streamed: memory grows with the different
+    words, not with the corpus. `wordpiece` needs two passes; give a list, another re-iterable or a function that
+    returns an iterator; a plain iterator is spooled to a temporary file.
     """
     if type not in get_args(TokenizerType):
         raise InputError(f"no tokenizer type '{type}'{suggest(type, get_args(TokenizerType))}")
     if isinstance(texts, str | Path):
-        raise InputError(
-            f"texts is '{texts!s:.60}'; give a list of texts, or a function that reads them; maskwright tokenizer train"
-            " reads files"
-        )
+        texts = partial(read_sources, str(texts))
     check_count("vocab_size", vocab_size)
     plan = _Plan(vocab_size, lowercase, min_frequency, _join_specials(special_tokens))
     if vocab_size <= len(plan.specials):

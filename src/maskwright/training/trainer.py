@@ -170,8 +170,8 @@ class Trainer:
         self._writer.finish()  # before the copies are made, so that memory holds those of one checkpoint
         snapshot = self.engine.snapshot(self.state, self.history, tokenizer)
         if snapshot is not None:
-            self._writer.write(folder, snapshot, retention, background)
-        return folder / f"step-{self.state.step}"
+            self._writer.write(Path(folder), snapshot, retention, background)
+        return Path(folder) / f"step-{self.state.step}"
 
     def load_checkpoint(self, checkpoint: str | Path) -> None:
         """Go on from a checkpoint: the next `fit` continues where it was taken."""
@@ -183,9 +183,9 @@ class Trainer:
         """Take a checkpoint's weights, and optimizer state if `kept`, into a run of its own with a new schedule."""
         self.engine.load(Path(checkpoint), optimizer)
 
-    def roll_back(self, checkpoint: Path) -> None:
+    def roll_back(self, checkpoint: str | Path) -> None:
         """Return to a checkpoint's weights, optimizer and step; the batches since then are not seen again."""
-        self.state.step = self.engine.load(checkpoint, optimizer="kept").state.step
+        self.state.step = self.engine.load(Path(checkpoint), optimizer="kept").state.step
         self.state.bad_streak = 0
 
     def finish_writing(self) -> None:

@@ -16,7 +16,7 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.evaluation.report import ItemScores, Report, build_report, group_by
 from maskwright.runs.model import load_model
 from maskwright.runs.texts import Say, read_texts
-from maskwright.sections.data import build_sources
+from maskwright.sections.data import SourceLike, build_sources
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.device import choose_device
 
@@ -26,7 +26,7 @@ _PSEUDO_NAMES = ("pseudo_log_likelihood", "pseudo_perplexity")
 _PLL, _WORD_PLL, _LIKELIHOOD = "pseudo-log-likelihood", "pseudo-log-likelihood, word-l2r", "log-likelihood"
 
 
-def evaluate_likelihood(models: Sequence[str], sources: Sequence[str], word_l2r: bool, warn: Say) -> Report:
+def evaluate_likelihood(models: Sequence[str], sources: Sequence[SourceLike], word_l2r: bool, warn: Say) -> Report:
     """`pll`: the log-likelihood of texts, and e to the power of minus its mean over tokens.
 
     That is not the perplexity of `mlm`: a masked model's has one token masked at a time, a causal one's leaves out

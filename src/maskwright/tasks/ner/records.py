@@ -1,4 +1,4 @@
-"""Words and tags from JSON lines, a sentence to a line, each with a list of words and a list of tags."""
+"""Words and tags from records, a sentence to each, with a list of words and a list of tags."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.tasks.ner.conll import RawSentence
-from maskwright.tasks.tables import Record, read_table
+from maskwright.tasks.tables import Record, Table, read_table
 
 _WORDS = ("words", "tokens")
 _TAGS = ("tags", "ner_tags", "labels")
 
 
-def read_tagged_records(path: Path, words_column: str | None, tags_column: str | None) -> list[RawSentence]:
+def read_tagged_records(source: Path | Table, words_column: str | None, tags_column: str | None) -> list[RawSentence]:
     """Records without a word are left out."""
-    table = read_table(path)
-    words = _choose(path, table.columns, words_column, _WORDS, "text")
-    tags = _choose(path, table.columns, tags_column, _TAGS, "label")
+    table = read_table(source)
+    words = _choose(table.path, table.columns, words_column, _WORDS, "text")
+    tags = _choose(table.path, table.columns, tags_column, _TAGS, "label")
     sentences = [_read_record(record, words, tags) for record in table.records]
     return [sentence for sentence in sentences if sentence.words]
 

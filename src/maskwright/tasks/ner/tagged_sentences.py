@@ -1,4 +1,4 @@
-"""Sentences whose words have tags, from CoNLL files and JSON lines."""
+"""Sentences whose words have tags, from CoNLL files and records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from maskwright.tasks.ner.records import read_tagged_records
 from maskwright.tasks.ner.schemes import Scheme, convert_tags, find_break
 from maskwright.tasks.ner.tagging import OUTSIDE, Tag, find_entities
 from maskwright.tasks.ner.written_tags import find_scheme, read_tags
+from maskwright.tasks.tables import Table
 from maskwright.text.files import file_format
+from maskwright.text.huggingface import is_dataset
 
 SCHEMES = {"io": Scheme.IO, "bio": Scheme.BIO, "bioes": Scheme.BIOES}
 """What tags can be converted to."""
@@ -85,10 +87,10 @@ class TaggedFile:
                 )
 
 
-def read_tagged_file(path: str | Path, config: TaskConfig) -> TaggedFile:
+def read_tagged_file(source: str | Path | Table, config: TaskConfig) -> TaggedFile:
     """The sentences of a file in the scheme of the file, or in the one asked for."""
-    path = Path(path).expanduser()
-    raw, num_comments = _read_raw(path, config)
+    path = source.path if isinstance(source, Table) else Path(source).expanduser()
+    raw, num_comments = _read_raw(source if isinstance(source, Table) else path, config)
     if not raw:
         raise InputError(f"{path} holds no sentence; expected a word and its tag in every line")
     examples = _build_examples(path, raw)
@@ -112,12 +114,12 @@ def describe_tag(example: TaggedSentence, word: int) -> str:
     return f"{example.place_of(word)} has {example.tags[word]} behind {before}"
 
 
-def _read_raw(path: Path, config: TaskConfig) -> tuple[list[RawSentence], int]:
+def _read_raw(path: Path | Table, config: TaskConfig) -> tuple[list[RawSentence], int]:
     if config.second_column is not None:
         raise InputError("--second-column is for pairs of texts; ner reads words and tags: leave it out")
-    kind = file_format(path)
-    if kind == "jsonl":
+    if isinstance(path, Table) or is_dataset(str(path)) or file_format(path) == "jsonl":
         return read_tagged_records(path, config.text_column, config.label_column), 0
+    kind = file_format(path)
     if kind in ("csv", "parquet"):
         raise InputError(f"{path} is a .{kind} file; words and tags are read from CoNLL files and .jsonl")
     for option, name in (("text", config.text_column), ("label", config.label_column)):

@@ -11,7 +11,7 @@ from maskwright.errors import InputError
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.qa.answer_search import Span, find_answer
 from maskwright.tasks.qa.records import is_squad_file, read_question_records, read_text
-from maskwright.tasks.tables import Record
+from maskwright.tasks.tables import Record, Table
 
 QUESTION_COLUMN, CONTEXT_COLUMN = "question", "context"
 _ANSWER_COLUMNS = ("answers", "answer")
@@ -60,14 +60,14 @@ class QuestionFile:
         """Files with and without unanswered questions go together."""
 
 
-def read_questions(path: str | Path, config: TaskConfig) -> QuestionFile:
+def read_questions(source: str | Path | Table, config: TaskConfig) -> QuestionFile:
     """All questions of a file; answers that their context does not have are kept as text, to score others by."""
-    path = Path(path).expanduser()
+    path = source.path if isinstance(source, Table) else Path(source).expanduser()
     named = (config.text_column, config.second_column, config.label_column)
-    if is_squad_file(path) and any(named):
+    if not isinstance(source, Table) and is_squad_file(path) and any(named):
         raise InputError(f"{path} is read as SQuAD's JSON, which has no columns to name; leave the column options out")
     columns = (config.text_column or QUESTION_COLUMN, config.second_column or CONTEXT_COLUMN)
-    questions = [_build_question(record, columns, config.label_column) for record in read_question_records(path)]
+    questions = [_build_question(record, columns, config.label_column) for record in read_question_records(source)]
     kept = [one for one in questions if one.text and one.context.strip()]
     if not kept:
         raise InputError(f"{path} holds no question with a context; expected at least one")

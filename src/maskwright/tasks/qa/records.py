@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
-from maskwright.tasks.tables import Record, read_table
+from maskwright.tasks.tables import Record, Table, read_table
 from maskwright.text.files import COMPRESSIONS, open_file, open_stream
 
 _BATCH_ROWS = 1_000
@@ -20,9 +20,11 @@ def is_squad_file(path: Path) -> bool:
     return plain.suffix.lower() == ".json"
 
 
-def read_question_records(path: str | Path) -> Iterator[Record]:
+def read_question_records(source: str | Path | Table) -> Iterator[Record]:
     """The records of a file with their place; those of SQuAD's JSON have `question`, `context`, `answers` and so on."""
-    path = Path(path).expanduser()
+    if isinstance(source, Table):
+        return iter(source.records)
+    path = Path(source).expanduser()
     if is_squad_file(path):
         return _read_squad(path)
     if path.suffix.lower() == ".parquet":

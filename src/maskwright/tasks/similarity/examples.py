@@ -70,9 +70,10 @@ class SimilarityFile:
         """Pairs to learn from and pairs to judge by may differ in all but being pairs, which `read` sees to."""
 
 
-def read_similarity(path: str | Path, config: TaskConfig) -> SimilarityFile:
+def read_similarity(source: str | Path | Table, config: TaskConfig) -> SimilarityFile:
     """The pairs of a file; the contrastive loss learns from those that belong together alone."""
-    table = read_table(path)
+    table = read_table(source)
+    is_trained_on = str(table.path if isinstance(source, Table) else source) == config.train
     named = ColumnNames(config.text_column, config.second_column, config.label_column)
     first, second = choose_texts(table.path, table.columns, named, needs_pair=True)
     assert second is not None
@@ -83,7 +84,7 @@ def read_similarity(path: str | Path, config: TaskConfig) -> SimilarityFile:
             f"{table.path} has no column known to hold labels, which --loss cosine learns; name it with --label-column,"
             " or use --loss contrastive"
         )
-    columns = (first, second, *_choose_negative(table, config, str(path) == config.train))
+    columns = (first, second, *_choose_negative(table, config, is_trained_on))
     decided = [one for one in table.records if (label_column, one.values.get(label_column or "")) != NO_CONSENSUS]
     labels = None if label_column is None else [_read_label(record, label_column) for record in decided]
     least = None if labels is None else _find_least(labels, table.path, learns_scores)
@@ -92,7 +93,7 @@ def read_similarity(path: str | Path, config: TaskConfig) -> SimilarityFile:
         for number, record in enumerate(decided)
     ]
     with_texts = [example for example in examples if all(example.texts)]
-    is_narrowed = not learns_scores and str(path) == config.train
+    is_narrowed = not learns_scores and is_trained_on
     kept = [example for example in with_texts if example.belongs] if is_narrowed else with_texts
     if not kept:
         raise InputError(f"{table.path} holds no pair of texts that belong together; check the columns {columns}")

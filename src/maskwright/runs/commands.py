@@ -1,0 +1,377 @@
+"""The commands as Python functions: one for each, with the names of its options; evaluate and predict have own files.
+
+What a function needs is imported when it runs, so that a mistake in its arguments is answered without waiting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from maskwright.config import Config, Settings, list_settings, open_config
+from maskwright.errors import InputError
+from maskwright.sections.data import BUILTIN_CORPUS, SourceLike, build_sources
+from maskwright.suggestions import checks_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+    from maskwright.inference.fill_mask import Candidate
+    from maskwright.objectives.masked_lm import MaskedLanguageModel
+    from maskwright.runs.adapt import Adapted
+    from maskwright.runs.checkup.findings import CheckUp
+    from maskwright.runs.finetune import FinishedTask
+    from maskwright.runs.given import GivenModel
+    from maskwright.runs.pretrain import FinishedRun
+    from maskwright.tasks.config import TaskConfig
+    from maskwright.tasks.nlp_heads import NLPHead
+    from maskwright.text.tokenizer import Tokenizer
+    from maskwright.text.vocabulary_advice import VocabularyAdvice
+
+_UNFIT = re.compile(r"[^\w.-]+")
+"""What the names of folders do not have."""
+_HELD_OUT_SHARE = 0.1
+
+
+@checks_arguments
+def train(
+    config: Config | Mapping[str, Any] | str | Path | None = None,
+    settings: Settings = (),
+    *,
+    overwrite: bool = False,
+    console: Console | None = None,
+) -> FinishedRun:
+    """Pre-train a model: a recipe by name, a YAML file, values or a `Config`; without one, the quickstart.
+
+    `settings` go on top, as `{"training.max_steps": 100}` or `["training.max_steps=100"]`. The same call on an
+    unfinished run resumes it. Progress goes to `console`; `Console(quiet=True)` is silent.
+    """
+    settled = open_config(config, settings)
+    from maskwright.runs.pretrain import pretrain
+
+    return pretrain(settled, overwrite, console)
+
+
+@checks_arguments
+def doctor(config: Config | Mapping[str, Any] | str | Path | None = None, settings: Settings = ()) -> CheckUp:
+    """Check a run before it is started, by a few real steps; nothing is written. It takes what `train` takes."""
+    settled = open_config(config, settings)
+    from maskwright.runs.checkup.examine import examine
+
+    return examine(settled)
+
+
+@checks_arguments
+def prepare(
+    sources: SourceLike | Sequence[SourceLike],
+    *,
+    tokenizer: str | Path | Tokenizer,
+    out: str | Path,
+    validation_share: float = 0.01,
+    max_length: int = 128,
+    workers: int | None = None,
+    overwrite: bool = False,
+    settings: Settings = (),
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Turn sources into shards that training maps into memory; the manifest of the folder.
+
+    `settings` are those of `quality`. Rows of `max_length` are counted, so that runs of that length start at once.
+    """
+    words = list_settings(settings)
+    for word in words:
+        if not word.startswith("quality."):
+            raise InputError(f"'{word}' has no effect on preparation; settings are quality.KEY")
+    quality = open_config(None, words).quality
+    from maskwright.runs.finetune import say
+    from maskwright.runs.given import take_tokenizer
+    from maskwright.runs.prepare import PrepareOptions, describe_prepared
+    from maskwright.runs.prepare import prepare as run
+    from maskwright.terminal import CleanConsole
+
+    shown = console or CleanConsole()
+    options = PrepareOptions(validation_share=validation_share, quality=quality)
+    chosen = take_tokenizer(tokenizer)
+    manifest = run(
+        build_sources(sources),
+        chosen,
+        out,
+        options,
+        num_workers=workers,
+        overwrite=overwrite,
+        say=lambda text: say(shown, text),
+    )
+    for line in describe_prepared(Path(out), max_length):
+        say(shown, line)
+    return manifest
+
+
+@checks_arguments
+def adapt(
+    model: GivenModel,
+    text: Any,
+    *,
+    out: str | Path | None = None,
+    general: Any = BUILTIN_CORPUS,
+    max_forgetting: float = 0.1,
+    new_tokens: int = 0,
+    head_steps: int = 300,
+    overwrite: bool = False,
+    settings: Settings = (),
+    tokenizer: Any = None,
+    console: Console | None = None,
+) -> Adapted:
+    """Adapt an encoder to texts of a domain, watch what it forgets of general ones, and export it.
+
+    Texts are sources as `data.train` takes them, or records in memory (dictionaries, a data frame, a dataset) with a
+    column `text`. A model in memory needs its `tokenizer`; it and such records are kept beside the run.
+    """
+    from maskwright.runs.adapt import AdaptOptions
+    from maskwright.runs.adapt import adapt as run
+    from maskwright.runs.finetune import say
+    from maskwright.runs.given import keep_model, name_sources
+    from maskwright.terminal import CleanConsole
+
+    folder = Path(out) if out is not None else Path("runs") / f"{_name_folder(model)}-adapted"
+    inputs = folder.with_name(f"{folder.name}-inputs")
+    texts, others = name_sources(text, inputs), name_sources(general, inputs)
+    if not texts:
+        raise InputError("no text to adapt to is given; add --text FILE")
+    shown = console or CleanConsole()
+    options = AdaptOptions(
+        texts, folder, others, max_forgetting, new_tokens, head_steps, list_settings(settings), overwrite
+    )
+    named = keep_model(model, tokenizer, inputs)
+    return run(named.place, options, shown, lambda line: say(shown, line))
+
+
+@checks_arguments
+def finetune(
+    task: str | TaskConfig,
+    out: str | Path | None = None,
+    *,
+    model: GivenModel | None = None,
+    train: Any = None,
+    validation: Any = None,
+    settings: Settings = (),
+    text_column: str | None = None,
+    second_column: str | None = None,
+    label_column: str | None = None,
+    tag_scheme: str | None = None,
+    epochs: int | None = None,
+    learning_rate: float | None = None,
+    batch_size: int | None = None,
+    max_length: int | None = None,
+    seeds: int = 1,
+    freeze_layers: int | None = None,
+    layer_decay: float | None = None,
+    class_weights: str | None = None,
+    label_smoothing: float | None = None,
+    doc_stride: int | None = None,
+    max_answer_length: int | None = None,
+    max_question_length: int | None = None,
+    loss: str | None = None,
+    pooling: str | None = None,
+    temperature: float | None = None,
+    negative_column: str | None = None,
+    metric: str | None = None,
+    patience: int | None = None,
+    overwrite: bool = False,
+    tokenizer: Any = None,
+    head: NLPHead | None = None,
+    console: Console | None = None,
+    num_seeds: int | None = None,
+) -> FinishedTask:
+    """Fine-tune an encoder on labelled examples; scores, folder and model are in the result.
+
+    `train` and `validation` are files, `hf:NAME[:CONFIG][@SPLIT]`, or in memory lists of dictionaries or of tuples
+    such as (text, label), data frames or datasets. A model in memory needs its `tokenizer`. `head` takes the place of
+    the family's own. `out` is runs/MODEL-TASK unless set, and the same call on an unfinished run resumes it.
+
+    With a `TaskConfig` as `task`, which has all settings of the task, `out` must be given. `num_seeds` is `seeds`.
+    """
+    given = {
+        name: value
+        for name, value in locals().items()
+        if value is not None and name not in ("out", "settings", "seeds", "overwrite", "head", "console", "num_seeds")
+    }
+    from maskwright.tasks.config import TaskConfig
+
+    options: dict[str, Any] = {
+        "num_seeds": seeds if num_seeds is None else num_seeds,
+        "settings": list_settings(settings),
+        "overwrite": overwrite,
+        "console": console,
+    }
+    if isinstance(task, TaskConfig):
+        if len(given) > 1 or out is None:
+            raise InputError("a TaskConfig has all settings of the task; give it with out, seeds and settings alone")
+        from maskwright.runs.finetune import finetune as run
+
+        return run(task, Path(out), **options)
+    return _finetune(given, out, head, options)
+
+
+def _finetune(
+    given: dict[str, Any], out: str | Path | None, head: NLPHead | None, options: dict[str, Any]
+) -> FinishedTask:
+    """`given` are the settings of the task as they came, what is in memory among them."""
+    from maskwright.tasks.config import build_task_config
+    from maskwright.tasks.tables import MEMORY, as_table, is_in_memory
+
+    for name, wish in (("model", "the encoder"), ("train", "labelled examples"), ("validation", "held-out examples")):
+        if name not in given:
+            raise InputError(f"finetune needs {name}: {wish}; give {name}=")
+    model, tokenizer = given["model"], given.pop("tokenizer", None)
+    in_memory = {name: given[name] for name in ("train", "validation") if is_in_memory(given[name])}
+    named = {**given, **{name: f"{MEMORY}{name}" for name in in_memory}}
+    if not isinstance(model, str | Path):
+        named["model"] = f"{MEMORY}{type(model).__name__}"
+    config = build_task_config(named)
+    folder = Path(out) if out is not None else Path("runs") / f"{_name_folder(model)}-{config.task}"
+
+    from maskwright.runs.finetune import finetune as run
+    from maskwright.runs.finetune_inputs import GivenInputs
+    from maskwright.runs.given import name_model, name_module, take_tokenizer
+    from maskwright.tasks.kinds import find_kind
+
+    columns = find_kind(config.task).tuple_columns
+    tables: dict[str, Any] = {name: as_table(data, f"{MEMORY}{name}", columns) for name, data in in_memory.items()}
+    if not isinstance(model, str | Path) and not hasattr(model, "save_pretrained"):
+        if head is None:
+            raise InputError(
+                f"the model is a {type(model).__name__}, an encoder of your own, which needs a head of its own; give"
+                " head=create_nlp_head(...)"
+            )
+        own = GivenInputs(**tables, encoder=model, tokenizer=take_tokenizer(tokenizer), task_head=head)
+        return run(config.model_copy(update={"model": name_module(model)}), folder, given=own, **options)
+    with name_model(model, tokenizer) as stored:
+        config = config.model_copy(update={"model": stored.name})
+        place = None if stored.name == stored.place else Path(stored.place)
+        return run(config, folder, given=GivenInputs(**tables, model_folder=place, task_head=head), **options)
+
+
+@checks_arguments
+def export(
+    model: GivenModel,
+    to: str = "hf",
+    *,
+    out: str | Path | None = None,
+    int8: bool = False,
+    text: Any = (),
+    language: str | None = None,
+    license: str | None = None,
+    overwrite: bool = False,
+    tokenizer: Any = None,
+    console: Console | None = None,
+) -> Path:
+    """Write a model for other people's tools, `to` hf, sentence-transformers or onnx; the folder that was written.
+
+    `text` to compare on is sources, or records in memory with a column `text`. A model in memory needs its `tokenizer`
+    and an `out`.
+    """
+    import tempfile
+
+    from maskwright.export.card import CardOptions
+    from maskwright.runs.export import ExportOptions, export_model
+    from maskwright.runs.finetune import say
+    from maskwright.runs.given import name_model, name_sources
+    from maskwright.terminal import CleanConsole
+
+    if out is None and not isinstance(model, str | Path):
+        raise InputError("a model in memory lies in no folder to write beside; give the folder to write as out=")
+    shown, folder = console or CleanConsole(), None if out is None else Path(out)
+    with tempfile.TemporaryDirectory() as place, name_model(model, tokenizer) as named:
+        texts = tuple(name_sources(text, Path(place)))
+        options = ExportOptions(to, folder, int8, texts, CardOptions(language, license), overwrite)
+        return export_model(named.place, options, lambda line: say(shown, line))
+
+
+@checks_arguments
+def fill(model: GivenModel, text: str, top_k: int = 5, *, tokenizer: Any = None) -> list[list[Candidate]]:
+    """The `top_k` most probable tokens for each masked place of a text, with probabilities."""
+    from maskwright.inference.fill_mask import fill_mask
+
+    return fill_mask(*_open_language_model(model, tokenizer), text, top_k)
+
+
+@checks_arguments
+def generate(
+    model: GivenModel,
+    tokenizer: Any = None,
+    text: str | None = None,
+    max_new_tokens: int = 30,
+    *,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    seed: int = 0,
+) -> str:
+    """A text and its continuation by a causal model: `generate("runs/mine", "Once")`, or a model with its tokenizer.
+
+    Temperature 0 takes the most probable token each time; otherwise tokens are drawn, from the `top_k` best if set.
+    """
+    if text is None and isinstance(model, str | Path) and isinstance(tokenizer, str):
+        tokenizer, text = None, tokenizer
+    if text is None:
+        raise InputError("there is no text to continue; give it as text=")
+    from maskwright.inference.generate import generate as run
+
+    opened = _open_language_model(model, tokenizer)
+    return run(*opened, text, max_new_tokens, temperature=temperature, top_k=top_k, seed=seed)
+
+
+def _open_language_model(model: GivenModel, tokenizer: Any) -> tuple[MaskedLanguageModel, Any]:
+    from maskwright.inference.loading import load_language_model
+    from maskwright.runs.model import load_model
+
+    if isinstance(model, str | Path) and tokenizer is None:
+        return load_model(str(model))
+    return load_language_model(model, tokenizer)
+
+
+@checks_arguments
+def advise_tokenizer(
+    tokenizer: str | Path | Tokenizer,
+    sources: SourceLike | Sequence[SourceLike],
+    *,
+    max_tokens: int = 1000,
+    min_count: int = 20,
+    out: str | Path | None = None,
+) -> VocabularyAdvice:
+    """How a tokenizer cuts texts, and what adding the words that it cuts worst would change.
+
+    Words are chosen from nine tenths of the texts, and measured on the other tenth. `out` is a new folder for the
+    tokenizer with the words.
+    """
+    from functools import partial
+
+    from maskwright.runs.given import take_tokenizer
+    from maskwright.runs.texts import is_held_out
+    from maskwright.storage import restore_folder, whole_folder
+    from maskwright.text.sources import read_sources
+    from maskwright.text.vocabulary_advice import advise_vocabulary
+
+    if out is not None:
+        restore_folder(Path(out))
+        if Path(out).exists():
+            raise InputError(f"{out} exists already; give a new folder as --out")
+    held_out = partial(is_held_out, share=_HELD_OUT_SHARE)
+    advice = advise_vocabulary(
+        lambda: read_sources(sources), held_out, take_tokenizer(tokenizer), max_tokens, min_count
+    )
+    if out is not None:
+        if not advice.tokens:
+            raise InputError(f"there is no word to add, so nothing is written to {out}; lower --min-count")
+        with whole_folder(Path(out)) as folder:
+            advice.extended.save(folder)
+    return advice
+
+
+def _name_folder(model: GivenModel) -> str:
+    """What a folder that is made of a model begins with."""
+    name = Path(model).resolve().name if isinstance(model, str | Path) else type(model).__name__
+    return _UNFIT.sub("-", name)
