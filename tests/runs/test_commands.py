@@ -259,6 +259,26 @@ def test_a_missing_argument_is_named() -> None:
         mw.predict("classify")
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: mw.evaluate("x", "glue", "y", seeds=0), "seeds is 0; it must be at least 1"),
+        (lambda: mw.evaluate("x", "embeddings", "y", neighbors=0), "neighbors is 0; it must be at least 1"),
+        (lambda: mw.adapt("x", "y", new_tokens=-1), "new_tokens is -1; it must be at least 0"),
+        (lambda: mw.adapt("x", "y", head_steps=0), "head_steps is 0; it must be at least 1"),
+        (lambda: mw.prepare("x", tokenizer="y", out="z", workers=0), "workers is 0; it must be at least 1"),
+        (lambda: mw.advise_tokenizer("x", "y", min_count=0), "min_count is 0; it must be at least 1"),
+        (
+            lambda: mw.finetune("ner", model="x", train="y", validation="z", seeds=0),
+            "seeds is 0; it must be at least 1",
+        ),
+    ],
+)
+def test_numbers_that_the_command_line_refuses_are_refused(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        call()
+
+
 NAMES: dict[str, tuple[str, dict[str, str]]] = {
     "train": ("train", {"settings": "settings"}),
     "doctor": ("doctor", {}),
@@ -419,6 +439,11 @@ class TestLanguageModel:
         report = mw.evaluate(trained_run, "minimal-pairs", pairs, against=model, against_tokenizer=tokenizer)
         assert report.totals["pairs"] == 1
         assert report.differences[0].difference == 0
+        classes = [
+            {"text": text, "label": text.split()[-1]} for text in ("a long road", "the road", "it rains", "he rains")
+        ]
+        known = mw.evaluate(trained_run, "embeddings", classes, train=pd.DataFrame(classes), neighbors=1)
+        assert known.figures[0][0].mean == 1.0  # each text finds itself
 
     @pytest.mark.parametrize(
         ("suite", "options", "words"),
