@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import datasets
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 import torch
 import typer
@@ -94,11 +95,12 @@ def classifier(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
         lambda place, records: records,
         lambda place, records: [(one["text"], one["label"]) for one in records],
         lambda place, records: pd.DataFrame(records),
+        lambda place, records: pyarrow.Table.from_pylist(records),
         make_dataset,
         save_dataset,
         lambda place, records: Path(write_lines(place / f"{len(records)}.jsonl", records)),
     ],
-    ids=["dictionaries", "tuples", "data frame", "dataset", "hf:", "path"],
+    ids=["dictionaries", "tuples", "data frame", "arrow", "dataset", "hf:", "path"],
 )
 def test_examples_in_memory_teach_what_a_file_teaches(classifier: Any, folder: str, tmp_path: Path, make: Make) -> None:
     train, validation = (make(tmp_path, build_examples(count)) for count in (24, 8))
