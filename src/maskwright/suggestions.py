@@ -57,3 +57,10 @@ def checks_arguments(function: Callable[_P, _R]) -> Callable[_P, _R]:
         return function(*args, **kwargs)
 
     return call
+
+
+def refuse_below(least: int, **arguments: int | None) -> None:
+    """Refuse numbers that are too small; None is unset."""
+    for name, value in arguments.items():
+        if value is not None and value < least:
+            raise InputError(f"{name} is {value}; it must be at least {least}")

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import datasets
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 import torch
 import typer
@@ -94,11 +95,12 @@ def classifier(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
         lambda place, records: records,
         lambda place, records: [(one["text"], one["label"]) for one in records],
         lambda place, records: pd.DataFrame(records),
+        lambda place, records: pyarrow.Table.from_pylist(records),
         make_dataset,
         save_dataset,
         lambda place, records: Path(write_lines(place / f"{len(records)}.jsonl", records)),
     ],
-    ids=["dictionaries", "tuples", "data frame", "dataset", "hf:", "path"],
+    ids=["dictionaries", "tuples", "data frame", "arrow", "dataset", "hf:", "path"],
 )
 def test_examples_in_memory_teach_what_a_file_teaches(classifier: Any, folder: str, tmp_path: Path, make: Make) -> None:
     train, validation = (make(tmp_path, build_examples(count)) for count in (24, 8))
@@ -257,6 +259,26 @@ def test_arguments_that_a_command_does_not_have_are_refused(name: str) -> None:
 def test_a_missing_argument_is_named() -> None:
     with pytest.raises(InputError, match="predict: missing a required argument: 'model'; it takes kind, model, texts"):
         mw.predict("classify")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: mw.evaluate("x", "glue", "y", seeds=0), "seeds is 0; it must be at least 1"),
+        (lambda: mw.evaluate("x", "embeddings", "y", neighbors=0), "neighbors is 0; it must be at least 1"),
+        (lambda: mw.adapt("x", "y", new_tokens=-1), "new_tokens is -1; it must be at least 0"),
+        (lambda: mw.adapt("x", "y", head_steps=0), "head_steps is 0; it must be at least 1"),
+        (lambda: mw.prepare("x", tokenizer="y", out="z", workers=0), "workers is 0; it must be at least 1"),
+        (lambda: mw.advise_tokenizer("x", "y", min_count=0), "min_count is 0; it must be at least 1"),
+        (
+            lambda: mw.finetune("ner", model="x", train="y", validation="z", seeds=0),
+            "seeds is 0; it must be at least 1",
+        ),
+    ],
+)
+def test_numbers_that_the_command_line_refuses_are_refused(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        call()
 
 
 NAMES: dict[str, tuple[str, dict[str, str]]] = {
@@ -419,6 +441,11 @@ class TestLanguageModel:
         report = mw.evaluate(trained_run, "minimal-pairs", pairs, against=model, against_tokenizer=tokenizer)
         assert report.totals["pairs"] == 1
         assert report.differences[0].difference == 0
+        classes = [
+            {"text": text, "label": text.split()[-1]} for text in ("a long road", "the road", "it rains", "he rains")
+        ]
+        known = mw.evaluate(trained_run, "embeddings", classes, train=pd.DataFrame(classes), neighbors=1)
+        assert known.figures[0][0].mean == 1.0  # each text finds itself
 
     @pytest.mark.parametrize(
         ("suite", "options", "words"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from maskwright.config import Config, Settings, list_settings, open_config
 from maskwright.errors import InputError
 from maskwright.sections.data import BUILTIN_CORPUS, SourceLike, build_sources
-from maskwright.suggestions import checks_arguments
+from maskwright.suggestions import checks_arguments, refuse_below
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,6 +86,7 @@ def prepare(
     for word in words:
         if not word.startswith("quality."):
             raise InputError(f"'{word}' has no effect on preparation; settings are quality.KEY")
+    refuse_below(1, workers=workers, max_length=max_length)
     quality = open_config(None, words).quality
     from maskwright.runs.finetune import say
     from maskwright.runs.given import take_tokenizer
@@ -136,6 +137,8 @@ def adapt(
     from maskwright.runs.given import keep_model, name_sources
     from maskwright.terminal import CleanConsole
 
+    refuse_below(0, new_tokens=new_tokens)
+    refuse_below(1, head_steps=head_steps)
     folder = Path(out) if out is not None else Path("runs") / f"{_name_folder(model)}-adapted"
     inputs = folder.with_name(f"{folder.name}-inputs")
     texts, others = name_sources(text, inputs), name_sources(general, inputs)
@@ -355,6 +358,7 @@ def advise_tokenizer(
     from maskwright.text.sources import read_sources
     from maskwright.text.vocabulary_advice import advise_vocabulary
 
+    refuse_below(1, max_tokens=max_tokens, min_count=min_count)
     if out is not None:
         restore_folder(Path(out))
         if Path(out).exists():

@@ -26,8 +26,12 @@ from maskwright.runs.given import GivenModel, keep_model, name_sources
 from maskwright.runs.inputs import pack_documents
 from maskwright.runs.texts import Say, read_texts
 from maskwright.sections.data import SourceLike, build_sources
+<<<<<<< HEAD
 from maskwright.suggestions import checks_arguments, suggest
 from maskwright.terminal import CleanConsole
+=======
+from maskwright.suggestions import checks_arguments, refuse_below, suggest
+>>>>>>> verbs
 from maskwright.training.evaluate import Evaluation
 
 _ROW_LENGTH = 512
@@ -52,7 +56,7 @@ def evaluate(
     against: GivenModel | None = None,
     word_l2r: bool = False,
     max_length: int | None = None,
-    train: str | Path | None = None,
+    train: Any = None,
     neighbors: int | None = None,
     pooling: str | None = None,
     seeds: int | None = None,
@@ -78,6 +82,9 @@ def evaluate(
     for option, suites in _SUITES_OF_OPTION.items():
         if suite not in suites and not any(given[option] is unset for unset in (None, False, ())):
             raise InputError(f"--{option.replace('_', '-')} is for {' and '.join(suites)}, not {suite}; leave it out")
+    refuse_below(1, neighbors=neighbors, seeds=seeds)
+    if suite == "glue" and not isinstance(sources, str | Path):
+        raise InputError(f"glue reads the folder of its files, not a {type(sources).__name__}; give the folder")
     with tempfile.TemporaryDirectory() as place:
         # GLUE's runs go on from one call to the next, so its models must stay where they were.
         parent = Path(out or DEFAULT_OUT) / "models" if suite == "glue" else Path(place)
@@ -86,15 +93,19 @@ def evaluate(
         places = [one.place for one in named]
         report: Report | GlueReport
         if suite == "glue":
+<<<<<<< HEAD
             report = _evaluate_glue(places, sources, given, console or CleanConsole(stderr=True))
+=======
+            report = _evaluate_glue(places, Path(sources), given, console or Console(stderr=True))
+>>>>>>> verbs
         else:
+            if train is not None:
+                given["train"] = _list_files(suite, name_sources(train, Path(place)))[0]
             report = _evaluate(suite, places, name_sources(sources, Path(place)), given)
     return replace(report, models=tuple(one.name for one in named))
 
 
-def _evaluate_glue(models: list[str], folder: Any, given: Mapping[str, Any], console: Console) -> GlueReport:
-    if not isinstance(folder, str | Path):
-        raise InputError(f"glue reads the folder of its files, not a {type(folder).__name__}; give the folder")
+def _evaluate_glue(models: list[str], folder: Path, given: Mapping[str, Any], console: Console) -> GlueReport:
     tasks = given["tasks"]
     names = [name.strip() for name in tasks.split(",") if name.strip()] if isinstance(tasks, str) else tasks
     options = GlueOptions(
@@ -103,7 +114,7 @@ def _evaluate_glue(models: list[str], folder: Any, given: Mapping[str, Any], con
         settings=list_settings(given["settings"]),
         **{name: given[name] for name in ("seeds", "limit", "epochs", "learning_rate")},
     )
-    return evaluate_glue(models, Path(folder), options, console)
+    return evaluate_glue(models, folder, options, console)
 
 
 def _evaluate(suite: str, models: list[str], sources: list[SourceLike], given: Mapping[str, Any]) -> Report:
@@ -114,14 +125,19 @@ def _evaluate(suite: str, models: list[str], sources: list[SourceLike], given: M
         return evaluate_masked(models, sources, given["max_length"], warn)
     if suite == "pll":
         return evaluate_likelihood(models, sources, given["word_l2r"], warn)
-    files = [str(source) for source in sources if isinstance(source, str | Path)]
-    if len(files) < len(sources):
-        raise InputError(f"{suite} reads files as they are, not sources with options; give their paths")
+    files = _list_files(suite, sources)
     if suite == "minimal-pairs":
         return evaluate_pairs(models, files, given["word_l2r"])
     if suite == "cloze":
         return evaluate_cloze(models, files)
     return evaluate_embeddings(models, files, EmbeddingOptions(given["train"], given["neighbors"], given["pooling"]))
+
+
+def _list_files(suite: str, sources: Sequence[SourceLike]) -> list[str]:
+    files = [str(source) for source in sources if isinstance(source, str | Path)]
+    if len(files) < len(sources):
+        raise InputError(f"{suite} reads files as they are, not sources with options; give their paths")
+    return files
 
 
 def evaluate_texts(name: str, sources: Sequence[str], max_length: int | None, warn: Say) -> dict[str, float]:

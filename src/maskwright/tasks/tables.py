@@ -93,9 +93,8 @@ def _list_rows(data: Any, name: str) -> Iterable[Any]:
         )
     if hasattr(data, "to_dict") and hasattr(data, "notna"):  # pandas, whose missing values are of several kinds
         return data.astype(object).where(data.notna(), None).to_dict("records")
-    for method in ("to_dicts", "to_pylist"):  # polars, pyarrow
-        if hasattr(data, method):
-            return getattr(data, method)()
+    if hasattr(data, "to_pylist"):  # pyarrow
+        return data.to_pylist()
     if isinstance(getattr(data, "features", None), Mapping):
         return name_classes(data, data.features)
     if not isinstance(data, Iterable):
