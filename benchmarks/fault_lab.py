@@ -89,7 +89,8 @@ class Lab:
             "model": self._model,
             "tokenizer": {"vocab_size": 300},
             "data": {"train": str(self.folder / "text.txt"), "max_length": 16, "validation_share": 0.1},
-            "optimizer": {"learning_rate": 0.003},
+            # With a small epsilon Adam makes full steps of what rounding leaves of a gradient of 0.
+            "optimizer": {"learning_rate": 0.003, "epsilon": 0.1},
             "training": self._training,
         }
         file = self.folder / f"{name}.yaml"

@@ -18,10 +18,10 @@ def rounding(num_terms: int, magnitude: float = 1.0, dtype: torch.dtype = torch.
 
     An addition rounds its result, of at most `magnitude`, by up to eps / 2, or eps / sqrt(12) in the root mean square.
     Roundings have either sign, so those of a sum come to eps / sqrt(12) * sqrt(num_terms), and those of the difference
-    of two sums to sqrt(2) times that: 0.41 * eps * sqrt(num_terms) * magnitude. The bound is ten times as much: room
-    for the largest of many values, and for layers that enlarge an error they pass on.
+    of two sums to sqrt(2) times that: 0.41 * eps * sqrt(num_terms) * magnitude. The bound is five times as much, for
+    the largest of many values. Libraries add in partial sums, which leaves room for layers that enlarge an error.
     """
-    return 4 * torch.finfo(dtype).eps * math.sqrt(num_terms) * magnitude
+    return 2 * torch.finfo(dtype).eps * math.sqrt(num_terms) * magnitude
 
 
 def count_terms(num_layers: int, width: int, length: int) -> int:

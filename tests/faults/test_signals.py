@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import signal
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 from fault_kinds import break_by_kill, break_by_signal, lose_a_rank
-from fault_lab import Lab, describe_difference, last_step, read_metrics, read_result
+from fault_lab import MAX_STEPS, Lab, describe_difference, last_step, read_metrics, read_result
 from prestarted import Prestarted, find_free_port
+
+from tolerances import count_terms, rounding
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,9 @@ def lab(prestarted: Prestarted, tmp_path_factory: pytest.TempPathFactory) -> Lab
 
 @pytest.fixture(scope="module")
 def shared_lab(prestarted: Prestarted, tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    lab = Lab(tmp_path_factory.mktemp("shared"), prestarted, has_dropout=False, tolerance=1e-4)
+    num_terms = MAX_STEPS * 2 * count_terms(num_layers=1, width=16, length=16)
+    tolerance = rounding(num_terms, magnitude=math.log(300))  # of losses, which begin near that of 300 equal tokens
+    lab = Lab(tmp_path_factory.mktemp("shared"), prestarted, has_dropout=False, tolerance=tolerance)
     lab.run_unbroken()
     return lab
 

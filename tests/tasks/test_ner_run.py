@@ -24,7 +24,7 @@ from maskwright.runs.finetune_inputs import load_task_inputs
 from maskwright.runs.folder import RunFolder
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.model import TaskModel
-from tolerances import assert_rounded, count_terms
+from tolerances import assert_rounded, count_terms, rounding
 
 SUBJECTS = ["the cat/PER", "a small dog/PER", "my old/PER teacher/PER", "every student/PER"]
 VERBS = ["likes", "follows", "sees", "remembers"]
@@ -65,7 +65,7 @@ def test_a_run_learns_and_leaves_a_model_that_transformers_reads(config: TaskCon
         assert figures["partial_f1"] >= figures["strict_f1"]
     folder = RunFolder(tmp_path / "run")
     assert read_final(folder.path) == figures
-    assert folder.read_metrics()[-1]["val_f1"] == pytest.approx(figures["f1"], abs=1e-6)
+    assert folder.read_metrics()[-1]["val_f1"] == pytest.approx(figures["f1"], abs=rounding(1))  # a share of counts
     assert "<td>LOC</td>" in folder.report_file.read_text(encoding="utf-8")
 
     ours = TaskModel.from_pretrained(folder.model)

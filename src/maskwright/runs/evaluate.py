@@ -26,12 +26,8 @@ from maskwright.runs.given import GivenModel, keep_model, name_sources
 from maskwright.runs.inputs import pack_documents
 from maskwright.runs.texts import Say, read_texts
 from maskwright.sections.data import SourceLike, build_sources
-<<<<<<< HEAD
-from maskwright.suggestions import checks_arguments, suggest
-from maskwright.terminal import CleanConsole
-=======
 from maskwright.suggestions import checks_arguments, refuse_below, suggest
->>>>>>> verbs
+from maskwright.terminal import CleanConsole
 from maskwright.training.evaluate import Evaluation
 
 _ROW_LENGTH = 512
@@ -93,11 +89,7 @@ def evaluate(
         places = [one.place for one in named]
         report: Report | GlueReport
         if suite == "glue":
-<<<<<<< HEAD
-            report = _evaluate_glue(places, sources, given, console or CleanConsole(stderr=True))
-=======
-            report = _evaluate_glue(places, Path(sources), given, console or Console(stderr=True))
->>>>>>> verbs
+            report = _evaluate_glue(places, Path(sources), given, console or CleanConsole(stderr=True))
         else:
             if train is not None:
                 given["train"] = _list_files(suite, name_sources(train, Path(place)))[0]
