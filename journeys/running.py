@@ -49,7 +49,7 @@ class JourneyError(Exception):
 
 
 class Workshop:
-    """Folders of journeys in `folder`, each with links to the documented files and to what others made."""
+    """Folders of journeys in `folder`, each with the documented files and what others made."""
 
     def __init__(self, folder: Path, files: Path, timeout_s: float, threads: int | None) -> None:
         self.folder = folder.resolve()
@@ -85,7 +85,8 @@ class Workshop:
             if file.is_file():
                 link(folder / file.relative_to(self.files), file)
         for name, target in links.items():
-            link(folder / name, target)
+            # Not the folder itself: what commands write beside a run belongs into this journey's folder.
+            shutil.copytree(target, folder / name, copy_function=os.link)
         for name in ("recipes", "benchmarks"):
             link(folder / name, REPOSITORY / name)
 
@@ -165,15 +166,15 @@ def judge(journey: Journey, folder: Path, code: int | None, printed: str, said: 
     if match := re.search(r"(?<![\w.])(nan|inf)(?![\w.])", printed, re.IGNORECASE):
         raise JourneyError(f"prints {match[0]}")
     for name, read in READERS.items():
-        files = [path for path in sorted(folder.glob(name)) if not is_linked(path, folder)]
+        files = [path for path in sorted(folder.glob(name)) if not is_given(path.relative_to(folder), journey)]
         if files:
             return read(files[-1], journey.learns)
     lines = [line.strip() for line in (printed or said).splitlines() if line.strip(" ╭╮╰╯─│━{}[]")]
     return re.sub(r"\s+", " ", lines[-1]) if lines else "done"
 
 
-def is_linked(path: Path, folder: Path) -> bool:
-    return not path.resolve().is_relative_to(folder)
+def is_given(path: Path, journey: Journey) -> bool:
+    return any(path.is_relative_to(name) for name in journey.needs)
 
 
 def read_seeds(path: Path, learns: bool) -> str:

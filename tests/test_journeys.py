@@ -157,13 +157,15 @@ def test_names_that_a_command_writes_are_not_needed():
 
 def test_a_failure_is_shown_and_holds_up_only_those_who_need_it(tmp_path, small_files, capsys):
     workshop = Workshop(tmp_path / "work", small_files, timeout_s=60, threads=1)
-    good = Journey('maskwright --version && cp "$(ls corpus.txt)" made.txt', "shell", ["a:1"])
+    good = Journey("maskwright --version && mkdir runs runs/x && cp corpus.txt runs/x", "shell", ["a:1"])
     bad = Journey("maskwright fill absent 'a [MASK]'", "shell", ["a:2"])
-    user = Journey("test -s linked.txt", "shell", ["a:3"], needs={"linked.txt": (good.key, "made.txt")})
+    used = "test -s runs/mine/corpus.txt && touch runs/mine/../mine-hf && ls runs"
+    user = Journey(used, "shell", ["a:3"], needs={"runs/mine": (good.key, "runs/x")})
     waiting = Journey("true", "shell", ["a:4"], needs={"x": (bad.key, "x")})
     refused = Journey(bad.text, "shell", ["a:5"], settings="# the error is documented", is_refused=True)
     outcomes = run_all([good, bad, user, waiting, refused], workshop, jobs=2, keep=False)
     assert [one.status for one in outcomes] == ["ok", "FAILED", "ok", "skipped", "ok"]
+    assert outcomes[2].figure == "mine-hf"  # beside its own copy
     assert outcomes[1].figure == "exit code 2, expected 0"
     assert "absent" in outcomes[1].tail
     assert outcomes[3].figure == "needs x, which failed"
@@ -199,6 +201,8 @@ def test_a_run_is_judged_by_its_figures(tmp_path, final, learns, wrong):
     classes = {"a": {"support": 3}, "b": {"support": 1}} if final.get("task") == "pairs" else {}
     (run / "final.json").write_text(json.dumps({"unigram_loss": 4.0, "steps": 3, "classes": classes} | final))
     journey = Journey("maskwright train", "shell", [], learns=learns)
+    user = Journey("maskwright fill", "shell", [], needs={"runs/mine": ("", "")})
+    assert judge(user, tmp_path, 0, "list\n", "") == "list"  # the figures are not of this journey
     if wrong:
         with pytest.raises(JourneyError, match=re.escape(wrong)):
             judge(journey, tmp_path, 0, "", "")
