@@ -143,7 +143,7 @@ def complete_snippet(snippet: str, earlier: Sequence[str]) -> str:
 def find_made_names(journey: Journey) -> list[str]:
     """Names of MADE in the command, in the recipe it starts and in its settings; not those it writes itself."""
     recipes = {recipe.name: recipe.path for recipe in list_recipes()}
-    read = [re.sub(r"(--out |run\.name=|models memory )\S+", "", journey.text), journey.settings, *journey.before]
+    read = [re.sub(r"(--out |out=|run\.name=|models memory )\S+", "", journey.text), journey.settings, *journey.before]
     for name, path in recipes.items():
         if re.search(rf"(train|doctor) {name}\b|{path.name}", "\n".join([journey.text, *journey.before])):
             settings = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))

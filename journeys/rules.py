@@ -101,6 +101,19 @@ RULES = [
     Rule(r"prepare wiki", packages=("mwparserfromhell",)),
     Rule(r"from transformers|import transformers|path/to/deberta", packages=("transformers",)),
     # Snippets.
+    Rule(
+        r"mw\.train\(None",
+        page="docs/python.md",
+        replace={'"run.name": "mine"': '"run.name": "typed", "training.max_seconds": {seconds}'},
+    ),
+    Rule(r"mw\.adapt\(", replace={r'"training.epochs": 1': '"training.max_seconds": {seconds}'}),
+    Rule(
+        r"(train|dev)\.csv",
+        page="docs/python.md",
+        replace={r"(train|dev)\.csv": r"\1.tsv", 'column="text"': 'column="sentence"'},
+    ),
+    Rule(r"import datasets", packages=("datasets",)),
+    Rule(r"\bpd\.", packages=("pandas",)),
     Rule(r"mw.create_mlm_dataset\(\"corpus.txt\"", on="cpu", replace={"corpus.txt": "sentences.txt"}),
 ]
 

@@ -18,7 +18,7 @@ DEVICES = ("cpu", "gpu")
 INPUT = re.compile(
     r"(?<![\w./*-])(?:runs/[\w-]+|[\w*-][\w./*-]*\.(?:txt|jsonl|json|csv|tsv|conll|yaml|parquet|bz2|zst))\b"
 )
-OUTPUT = re.compile(r"(?:--out |--json |(?:--json )?> |cp \S+ |prepare wiki \S+ )([\w./-]+)")
+OUTPUT = re.compile(r"(?:--out |out=\"|save\(\"|--json |(?:--json )?> |cp \S+ |prepare wiki \S+ )([\w./-]+)")
 
 
 @pytest.fixture(scope="module")
