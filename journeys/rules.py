@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 TRAIN = r"^(?!.*{steps}).*maskwright train (?!--list)"
 TINY = r"maskwright train (quickstart|config.yaml|data.train=corpus.txt|stand-in.yaml)|maskwright train$"
 """Models so small that a number of steps teaches them something in seconds on any machine."""
-LARGE = r"maskwright train (mine.yaml|modern_|four_|ten_|hybrid|electra|classic_|continued)"
+LARGE = r"maskwright train .*(mine.yaml|modern_|four_|ten_|hybrid|electra|classic_|continued|preset=bert_standard)"
 """Recipes whose models or batches take a CPU minutes a step."""
 
 
@@ -71,7 +71,8 @@ RULES = [
     Rule(TRAIN, add="training.max_seconds={seconds}"),
     Rule(LARGE, on="cpu", add="training.batch_tokens=1024 training.batch_tokens_start=null"),
     Rule(LARGE, on="cpu", add="training.micro_batch_tokens=null data.validation_share=0.002"),
-    Rule(r"data.train=shards", on="cpu", add="data.validation=valid.jsonl.zst"),
+    # BERT-base, which a configuration without a model means.
+    Rule(r"^(masking|objective|data):", on="cpu", add="model.variant=tiny training.batch_tokens=1024"),
     Rule(r"four_minutes", on="cpu", add="training.precision=auto"),  # CPUs have no fp8
     # A CPU takes minutes for a row of 8,192 tokens through ModernBERT-base.
     Rule(r"long_context", on="cpu", replace={"runs/modern-base": "runs/mine", "shards/long": "corpus.jsonl.zst"}),

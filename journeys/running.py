@@ -113,9 +113,9 @@ class Workshop:
         printed, said = (path.read_text(encoding="utf-8", errors="replace") for path in (out, err))
         try:
             return Outcome("ok", seconds, judge(journey, folder, code, printed, said))
-        except JourneyError as error:
+        except (JourneyError, KeyError, OSError, ValueError) as error:  # also a result without its figures
             tail = "\n".join([*printed.splitlines()[-LAST_LINES:], *said.splitlines()[-LAST_LINES:]])
-            return Outcome("FAILED", seconds, str(error), tail)
+            return Outcome("FAILED", seconds, str(error) or repr(error), tail)
 
 
 def find_free_port() -> int:
@@ -199,7 +199,7 @@ def describe_task(final: dict[str, Any], learns: bool) -> str:
         raise JourneyError(f"{metric} is {value}")
     baseline = 0.0
     if metric == "accuracy" and final["classes"]:
-        sizes = [one["support"] for one in final["classes"].values()]
+        sizes = [one["examples"] for one in final["classes"].values()]
         baseline = max(sizes) / sum(sizes)
     if learns and value <= baseline:
         raise JourneyError(f"{metric} {value:.3f} is no better than the baseline's {baseline:.3f}")
@@ -207,7 +207,9 @@ def describe_task(final: dict[str, Any], learns: bool) -> str:
 
 
 def describe_training(final: dict[str, Any], chance: float, learns: bool) -> str:
-    loss, trained = final.get("mlm_loss", final["loss"]), final["train_loss"]
+    # Of several losses that of the tokens, with which the baselines compare.
+    loss = next(final[name] for name in ("generator_loss", "mlm_loss", "loss") if name in final)
+    trained = final["train_loss"]
     for name, value in (("loss", loss), ("train_loss", trained)):
         if not math.isfinite(value):
             raise JourneyError(f"{name} is {value}")

@@ -186,6 +186,7 @@ def test_a_command_that_does_not_end_is_stopped(tmp_path, small_files):
         ({"loss": 5.0, "train_loss": 2.0}, False, ""),
         ({"loss": 5.0, "train_loss": 2.0}, True, "no better than unigram 4.000"),
         ({"loss": 9.0, "train_loss": 9.0}, False, "above ln"),
+        ({"loss": 46.0, "generator_loss": 3.0, "train_loss": 46.0}, True, ""),
         ({"loss": float("nan"), "train_loss": 2.0}, False, "loss is nan"),
         ({"loss": 2.0, "loss_before": 1.0, "train_loss": 2.0}, True, "no better than before 1.000"),
         ({"task": "ner", "metric": "f1", "f1": 0.0}, True, "no better than the baseline"),
@@ -198,7 +199,7 @@ def test_a_run_is_judged_by_its_figures(tmp_path, final, learns, wrong):
     run = tmp_path / "runs/mine"
     (run / "model").mkdir(parents=True)
     (run / "model/config.json").write_text(json.dumps({"vocab_size": 1000}))
-    classes = {"a": {"support": 3}, "b": {"support": 1}} if final.get("task") == "pairs" else {}
+    classes = {"a": {"examples": 3}, "b": {"examples": 1}} if final.get("task") == "pairs" else {}
     (run / "final.json").write_text(json.dumps({"unigram_loss": 4.0, "steps": 3, "classes": classes} | final))
     journey = Journey("maskwright train", "shell", [], learns=learns)
     user = Journey("maskwright fill", "shell", [], needs={"runs/mine": ("", "")})
