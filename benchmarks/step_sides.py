@@ -176,7 +176,8 @@ def compare_losses(
     Batches are small, since a packed one holds several times as many documents as the peer could take padded.
     """
     num_tokens = COMPARED_TOKENS[torch.device(arguments.device).type]
-    arguments = argparse.Namespace(**{**vars(arguments), "rows": max(1, num_tokens // arguments.length)})
+    rows = max(1, min(arguments.rows, num_tokens // arguments.length))
+    arguments = argparse.Namespace(**{**vars(arguments), "rows": rows})
     peer = Peer(arguments, is_compiled=False, dropout=0.0)
     with tempfile.TemporaryDirectory() as folder:
         peer.model.save_pretrained(folder)

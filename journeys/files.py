@@ -38,7 +38,8 @@ VOCABULARIES = "vocabularies"
 STAND_IN = """\
 run: {name: stand-in}
 model:
-  {family: bert, variant: tiny, hidden_size: 128, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 512}
+  {family: bert, variant: tiny, hidden_size: 128, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 512,
+   max_position_embeddings: 512}
 tokenizer: {path: vocabularies/bert-base-uncased}
 data: {max_length: 128}
 optimizer: {type: muon, learning_rate: 5.0e-3}

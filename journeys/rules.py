@@ -49,6 +49,7 @@ RULES = [
         r"^(maskwright( [a-z-]+){1,2}|python benchmarks/(learn|downstream)\.py)$", inline=True, skip="only named there"
     ),
     Rule(r"\.\.\.|\[-|\b(TASK|MODEL|NAME)\b", inline=True, skip="a form with places to fill in"),
+    Rule(r"^maskwright [a-z]+( --[a-z0-9-]+)+$", inline=True, skip="options without their values"),
     Rule(r"^(python|maskwright) ", page="docs/experiments.md", skip="the record of a measurement that took hours"),
     Rule(r"^# For: ", page="docs/recipes.md", skip="comments only"),
     Rule(r"--device cuda|benchmarks/step_profile|checkpoint_stall.* --variant base", on="cpu", skip="needs a GPU"),
@@ -87,12 +88,13 @@ RULES = [
     # Benchmarks: that they run; their figures are for machines without other work.
     Rule(r"benchmarks/train_step", add="--steps 1", packages=("transformers",)),
     Rule(r"benchmarks/train_step.* --variant small", on="cpu", add="--rows 4"),
+    Rule(r"benchmarks/train_step.* --length 8192", on="gpu", add="--rows 2"),  # of a GPU that others use as well
     Rule(r"benchmarks/(inference|minimal_pairs)", packages=("transformers",)),
     Rule(r"benchmarks/inference", add="--texts 32 --repeats 1"),
     Rule(r"benchmarks/minimal_pairs", add="--pairs 8 --repeats 1"),
     Rule(r"benchmarks/data_loader", add="--tokens 1000000"),
     Rule(r"benchmarks/(masking|processes|step_profile)", add="--steps 2"),
-    Rule(r"benchmarks/checkpoint_stall", add="--every 10 --saves 1"),
+    Rule(r"benchmarks/checkpoint_stall", add="--every 10 --saves 2"),  # the first save is not counted
     Rule(r"benchmarks/faults", add="--trials 1"),
     Rule(r"benchmarks/chart", add="--out speed.png", packages=("matplotlib",)),
     Rule(r"benchmarks/learn", replace={"20x3 600x3": "{seconds}"}),

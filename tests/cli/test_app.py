@@ -127,6 +127,7 @@ SURFACE = {
     "models memory": {"model", "--json"},
     "models choose": {
         "--language",
+        "--task",
         "--length",
         "--fastest",
         "--best-accuracy",

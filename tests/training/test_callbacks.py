@@ -215,6 +215,13 @@ def test_slow_steps_between_log_lines_give_a_sign_of_life(fit, monkeypatch):
     assert len(lines) == 3
 
 
+def test_what_was_not_measured_is_not_shown() -> None:
+    console = Console(file=StringIO(), width=120)
+    display = ProgressDisplay(console)
+    display.on_epoch_end(0, {"loss": 1.5, "pearson": float("nan"), "val_pearson": 0.25})
+    assert console.file.getvalue() == "epoch 1 done  loss 1.5000  val_pearson 0.2500\n"
+
+
 def test_progress_is_a_bar_in_a_terminal(fit):
     console = Console(file=StringIO(), force_terminal=True, width=160, legacy_windows=False)
     display = ProgressDisplay(console)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from rich.console import Console
@@ -63,12 +64,10 @@ class ProgressDisplay(Callback):
             self._print(f"step {trainer.state.step}  epoch {epoch}  {progress:.0%}  {status}")
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
-        values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        self._print(f"epoch {epoch + 1} done  {values}")
+        self._print(f"epoch {epoch + 1} done  {_format_measured(metrics)}")
 
     def on_evaluation(self, metrics: Metrics) -> None:
-        values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        self._print(f"step {self.trainer.state.step}  {values}")
+        self._print(f"step {self.trainer.state.step}  {_format_measured(metrics)}")
 
     def on_warning(self, message: str) -> None:
         self.console.print(f"warning: {message}", style="yellow", highlight=False, markup=False, soft_wrap=True)
@@ -80,6 +79,11 @@ class ProgressDisplay(Callback):
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _format_measured(metrics: Metrics) -> str:
+    """Without what could not be measured, such as a correlation with labels that there are none of."""
+    return "  ".join(f"{name} {value:.4f}" for name, value in metrics.items() if not math.isnan(value))
 
 
 def format_duration(seconds: float) -> str:
