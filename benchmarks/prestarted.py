@@ -60,7 +60,8 @@ class Child:
             os.kill(self.pid, number)
 
     def text(self) -> str:
-        return self.out.read_text(errors="replace") + self.err.read_text(errors="replace")
+        """What it has said so far; the files are made when it begins."""
+        return "".join(file.read_text(errors="replace") for file in (self.out, self.err) if file.exists())
 
 
 class Prestarted:

@@ -16,6 +16,6 @@ from prestarted import Prestarted  # noqa: E402  (found where the line above say
 
 @pytest.fixture(scope="session")
 def prestarted() -> Iterator[Prestarted]:
-    parent = Prestarted((Path(__file__).parent,))
+    parent = Prestarted((Path(__file__).parent, Path(__file__).parents[1]))
     yield parent
     parent.close()
