@@ -308,7 +308,7 @@ PYTHON_MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Config(data={"train": 5}), "'data.train' is 5: a source of text is 5; expected a file"),
     (lambda: Config(data={"train": [5]}), "a source of text is 5; expected a path"),
     (lambda: Config(data={"train": [{"column": "text"}]}), "configuration key 'path' is missing"),
-    (lambda: Config(run={"name": "a/b"}), "'run.name' is 'a/b': expected a name of letters"),
+    (lambda: Config(run={"name": "a/b"}), "'run.name' is 'a/b': a run's folder has letters"),
     (lambda: Config(preset="low_resorce"), "no preset 'low_resorce'; did you mean 'low_resource'"),
     (lambda: Config.from_preset("low_resource", 5), "overrides are 5; expected a dictionary"),
     (lambda: set_value(Config().training, "epochs", "x"), "'epochs' is 'x': expected a whole number"),

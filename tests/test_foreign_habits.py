@@ -129,7 +129,7 @@ ASKED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda one: one.tokenizer.encode(["the cat"]), "the text is a list; give one text"),
     (lambda one: one.tokenizer.encode_batch("the cat"), "texts is one text; give a list"),
     (lambda one: mw.load_tokenizer(5), "a tokenizer is 5; expected"),
-    (lambda one: mw.train_tokenizer("corpus.txt"), "texts is 'corpus.txt'; give a list of texts"),
+    (lambda one: mw.train_tokenizer("corpus.txt"), "no file, folder or glob match at corpus.txt"),
     (lambda one: mw.train_tokenizer(["a"], vocab_size="x"), "vocab_size is 'x'; expected a whole number"),
     (lambda one: mw.BERT.from_pretrained(5), "a model is 5; expected a model folder"),
     (lambda one: mw.BERT({"hidden_size": 3}), r"BERT got a dict; give a BertConfig\(...\), or build it with"),

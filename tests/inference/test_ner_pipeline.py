@@ -15,7 +15,7 @@ from torch import nn
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
 from maskwright.inference.token_pieces import encode_pieces, find_word_windows
-from maskwright.runs.predict import PredictOptions, predict
+from maskwright.runs.predict import predict
 from maskwright.tasks.model import TaskModel
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.training import train_tokenizer
@@ -253,8 +253,8 @@ def test_a_parquet_file_begins_well_with_texts_that_have_no_entity(
     lines = ["\u200b"] * 1_100 + [TEXTS[0]]
     (tmp_path / "a.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     out, console = tmp_path / "a.parquet", pytest.importorskip("rich.console").Console(quiet=True)
-    options = PredictOptions(out=out, device="cpu")
-    predict("ner", str(ner_folder), [str(tmp_path / "a.txt")], options, {"aggregation": aggregation}, print, console)
+    texts = tmp_path / "a.txt"
+    predict("ner", ner_folder, texts, aggregation=aggregation, out=out, device="cpu", console=console)
     rows = parquet.read_table(out).to_pylist()
     assert rows[0]["entities"] == []
     expected = pipeline("ner", ner_folder, device="cpu", aggregation=aggregation)(TEXTS[0])

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import datasets
 import numpy as np
-import pandas as pd
 import pyarrow
 import pytest
 import torch
@@ -25,6 +23,9 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.config import build_task_config
 from maskwright.text.tokenizer import Tokenizer
 from tiny_bert import build_tiny_bert
+
+datasets = pytest.importorskip("datasets")
+pd = pytest.importorskip("pandas")
 
 QUIET = Console(quiet=True)
 SETTINGS = {"training.device": "cpu", "training.precision": "fp32"}

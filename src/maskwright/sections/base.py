@@ -59,7 +59,6 @@ _EXPECTATIONS = {
     "bool_parsing": "true or false",
     "string_type": "text",
     "string_too_short": "text that is not empty",
-    "string_pattern_mismatch": "a name of letters, digits, '.', '_' and '-' that begins with a letter, a digit or '_'",
     "list_type": "a list, such as [a, b]",
     "model_type": "a section with keys of its own",
     "model_attributes_type": "a section with keys of its own",
