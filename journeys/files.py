@@ -38,7 +38,8 @@ VOCABULARIES = "vocabularies"
 STAND_IN = """\
 run: {name: stand-in}
 model:
-  {family: bert, variant: tiny, hidden_size: 128, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 512}
+  {family: bert, variant: tiny, hidden_size: 128, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 512,
+   max_position_embeddings: 512}
 tokenizer: {path: vocabularies/bert-base-uncased}
 data: {max_length: 128}
 optimizer: {type: muon, learning_rate: 5.0e-3}
@@ -265,7 +266,7 @@ def write_corpora(material: Material, folder: Path) -> None:
     for start, name in enumerate(("corpus/part-0.jsonl.zst", "corpus/part-1.jsonl.zst")):
         write_records(folder / name, [{"text": text} for text in train[start::2]])
     for name in ("valid.jsonl.zst", "enwiki10m/valid.jsonl.zst", "simplewiki.jsonl.zst", "wiki.jsonl"):
-        write_records(folder / name, [{"text": text} for text in held_out])
+        write_records(folder / name, [{"text": text} for text in take_characters(held_out, 20_000)])
     write_lines(folder / "held-out.txt", [text.replace("\n", " ") for text in held_out[:40]])
     write_lines(folder / "sentences.txt", sentences[:60])
     write_lines(folder / "lines.txt", sentences[:60])
