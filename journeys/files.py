@@ -266,7 +266,7 @@ def write_corpora(material: Material, folder: Path) -> None:
     for start, name in enumerate(("corpus/part-0.jsonl.zst", "corpus/part-1.jsonl.zst")):
         write_records(folder / name, [{"text": text} for text in train[start::2]])
     for name in ("valid.jsonl.zst", "enwiki10m/valid.jsonl.zst", "simplewiki.jsonl.zst", "wiki.jsonl"):
-        write_records(folder / name, [{"text": text} for text in held_out])
+        write_records(folder / name, [{"text": text} for text in take_characters(held_out, 20_000)])
     write_lines(folder / "held-out.txt", [text.replace("\n", " ") for text in held_out[:40]])
     write_lines(folder / "sentences.txt", sentences[:60])
     write_lines(folder / "lines.txt", sentences[:60])

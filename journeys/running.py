@@ -163,7 +163,7 @@ def judge(journey: Journey, folder: Path, code: int | None, printed: str, said: 
         raise JourneyError(f"exit code {code}, expected {expected}")
     if "Traceback (most recent call last)" in said:
         raise JourneyError("a traceback")
-    if match := re.search(r"(?<![\w.])(nan|inf)(?![\w.])", printed, re.IGNORECASE):
+    if match := re.search(r"(?<![\w.])(nan|inf)(?![\w.])|(?<=: )-?(NaN|Infinity)", printed):
         raise JourneyError(f"prints {match[0]}")
     for name, read in READERS.items():
         files = [path for path in sorted(folder.glob(name)) if not is_given(path.relative_to(folder), journey)]

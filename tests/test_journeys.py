@@ -211,10 +211,12 @@ def test_a_run_is_judged_by_its_figures(tmp_path, final, learns, wrong):
         assert judge(journey, tmp_path, 0, "", "").startswith(("loss", "accuracy"))
 
 
-@pytest.mark.parametrize(("printed", "said"), [("loss nan", ""), ("done", "Traceback (most recent call last):\n")])
+@pytest.mark.parametrize(
+    ("printed", "said"), [("loss nan", ""), ('{"loss": NaN}', ""), ("done", "Traceback (most recent call last):\n")]
+)
 def test_what_is_printed_is_judged(tmp_path, printed, said):
     with pytest.raises(JourneyError):
         judge(Journey("maskwright eval", "shell", []), tmp_path, 0, printed, said)
-    assert judge(Journey("maskwright eval", "shell", []), tmp_path, 0, "an info of nanoseconds: 3\n", "") == (
-        "an info of nanoseconds: 3"
-    )
+    assert judge(
+        Journey("maskwright eval", "shell", []), tmp_path, 0, "NaN steps, an info of nanoseconds: 3\n", ""
+    ) == ("NaN steps, an info of nanoseconds: 3")
