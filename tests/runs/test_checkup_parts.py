@@ -4,7 +4,6 @@ import copy
 import time
 from collections import Counter
 from collections.abc import Callable
-from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from maskwright.batch import PackedBatch
 from maskwright.config import Config, build_config
+from maskwright.models.compilation import LayerCompiler
 from maskwright.runs.checkup import step as checkup_step
 from maskwright.runs.checkup.attention import watch_attention
 from maskwright.runs.checkup.findings import Finding
@@ -27,6 +27,7 @@ from maskwright.training.precision import Precision
 from maskwright.training.step import TrainStep
 
 CPU = torch.device("cpu")
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "mlm_head_dropout": 0.0}
 
 
 def build_figures(**changes: Any) -> StepFigures:
@@ -163,27 +164,30 @@ class TestSteps:
         assert all(map(torch.equal, taken, batches))
         assert figures.last_loss != figures.loss
 
-    @pytest.mark.parametrize(("forgets", "is_sound"), [(False, True), (True, False)])
-    def test_a_layer_that_leaves_its_result_unwritten_is_found_out(
-        self, build_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, forgets: bool, is_sound: bool
+    @pytest.mark.parametrize(("share_wrong", "verdict"), [(0.0, "OK"), (0.5, "problem")])
+    def test_compiled_layers_that_compute_something_else_are_a_problem(
+        self, build_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, share_wrong: float, verdict: str
     ) -> None:
-        _, data, trainer = build_run()
-        used: list[torch.Tensor] = []
-        fill = torch.full
+        monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+        _, data, trainer = build_run(training={"compile": True}, model=NO_DROPOUT)
+        run = LayerCompiler.run
 
-        def remember(*size: Any, **others: Any) -> torch.Tensor:
-            used.append(fill(*size, **others))
-            return used[-1]
+        def run_wrongly(self: LayerCompiler, layer: Any, hidden: torch.Tensor, *others: Any) -> torch.Tensor:
+            places = torch.arange(hidden.shape[1]) < share_wrong * hidden.shape[1]
+            return torch.where(places[:, None], hidden.flip(0, 1), run(self, layer, hidden, *others))
 
-        def leave_unwritten(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-            stale = used[-1][: output.numel()].view_as(output) if used else torch.zeros_like(output)
-            return torch.where(torch.arange(output.shape[-1]) == 0, stale, output)
+        monkeypatch.setattr(LayerCompiler, "run", run_wrongly)
+        figures = measure_steps(trainer, data.train, 0.3)
+        assert figures.is_finite
+        assert check_step(figures, 100).verdict == verdict
+        assert (figures.off_plain < 1e-3) == (verdict == "OK")
 
-        monkeypatch.setattr(torch, "full", remember)
-        if forgets:
-            trainer.model.encoder.layers[0].register_forward_hook(leave_unwritten)
-        (row,) = [batch.rows(0, 1) for batch in islice(data.train.epoch(0), 1)]
-        assert checkup_step._reads_only_what_it_wrote(trainer, row, 0.3) is is_sound
+    def test_models_with_dropout_are_not_compared(
+        self, build_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+        _, data, trainer = build_run(training={"compile": True})
+        assert measure_steps(trainer, data.train, 0.3).off_plain == 0.0
 
     @pytest.mark.parametrize(("dropout", "kernel"), [(0.0, "SDPA flash"), (0.1, "plain products")])
     def test_the_attention_kernel_is_the_one_that_runs(self, dropout: float, kernel: str) -> None:

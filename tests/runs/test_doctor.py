@@ -62,6 +62,15 @@ def test_a_healthy_run_is_described_and_nothing_is_written(values: dict[str, Any
     }
 
 
+@pytest.mark.slow
+def test_a_compiled_run_is_measured_and_compared_with_plain_layers(values: dict[str, Any]) -> None:
+    values["training"]["compile"] = True
+    values["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "mlm_head_dropout": 0.0}
+    checkup = examine_values(values)
+    assert checkup.count("problem") == 0
+    assert find(checkup, "step", "OK")
+
+
 def test_every_finding_that_is_not_ok_says_what_to_do(values: dict[str, Any]) -> None:
     values["masking"] = {"ratio": 0.9, "final_ratio": 0.01}
     values["optimizer"] = {"type": "muon", "learning_rate": 0.5, "muon_learning_rate": 1e-6}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -274,6 +275,17 @@ class MaskedLanguageModel(Objective):
         super().compile_parts()
         if self.mlm_head is None:
             self._head_compiler = FunctionCompiler()
+
+    @contextmanager
+    def uncompiled(self) -> Iterator[None]:
+        """Inside, what is compiled runs as plain layers."""
+        encoder: Any = self.encoder
+        layer_compiler, head_compiler = getattr(encoder, "layer_compiler", None), self._head_compiler
+        encoder.layer_compiler = self._head_compiler = None
+        try:
+            yield
+        finally:
+            encoder.layer_compiler, self._head_compiler = layer_compiler, head_compiler
 
     def _mask_tokens(
         self, inputs: Mapping[str, Tensor] | Tensor | PackedBatch, epoch: int | None = None

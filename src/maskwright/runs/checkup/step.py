@@ -8,14 +8,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from statistics import median
 
 import torch
+from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.data.loader import PackedLoader
+from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.checkup.allocation import measure_peak
 from maskwright.runs.checkup.attention import watch_attention
 from maskwright.sections.training import TrainingConfig
@@ -58,6 +60,8 @@ class StepFigures:
     """Of the run's own steps, as many as were taken."""
     last_loss: float = math.nan
     """In the last of them."""
+    off_plain: float = 0.0
+    """How far gradients of compiled layers are off those of plain ones, as a share of their norm."""
     warnings: list[str] = field(default_factory=list)
     """Memory that ran out on the way."""
 
@@ -102,8 +106,8 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
             _measure_another_row(device, num_rows, differentiate),
         )
         working += num_more * per_row
-    is_sound = device.type != "cuda" or _reads_only_what_it_wrote(trainer, batch.rows(0, 1), mask_ratio)
     first_steps = take_first_steps(trainer, train, step, num_rows)
+    few_rows = batch.rows(0, min(_FEW_ROWS, num_rows))
     return StepFigures(
         seconds=_extrapolate(row_s, part_s, whole_s, num_rows, batch.num_rows),
         num_tokens=batch.num_tokens(),
@@ -112,27 +116,43 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
         tokens_at_a_time=_rows_at_a_time(step, None, batch) * batch.input_ids.shape[1],
         attention=attention,
         loss=trainer.model.compute_metrics(results[0].sums.tolist())["loss"],
-        is_finite=is_sound and all(map(_is_finite, [*results, *first_steps])),
+        is_finite=all(map(_is_finite, [*results, *first_steps])),
         measured_share=num_rows / batch.num_rows,
         num_first_steps=len(first_steps),
         last_loss=trainer.model.compute_metrics(first_steps[-1].sums.tolist())["loss"],
+        off_plain=compare_with_plain(trainer, step, few_rows, mask_ratio),
         warnings=warnings,
     )
 
 
-def _reads_only_what_it_wrote(trainer: Trainer, rows: PackedBatch, mask_ratio: float) -> bool:
-    """Whether loss and gradients are finite where free memory holds NaN.
+def compare_with_plain(trainer: Trainer, step: TrainStep, rows: PackedBatch, mask_ratio: float) -> float:
+    """How far gradients of compiled layers are off those of plain ones, as a share of their norm.
 
-    A kernel that leaves a part of its result unwritten goes unnoticed for as long as that memory holds plausible
-    numbers. Recorded passes have memory of their own, so this one is not recorded.
+    A kernel that is wrong for a shape gives finite numbers as often as not. 0 where layers are not compiled, and where
+    the two cannot be compared: dropout draws other numbers in compiled layers, and so do sampled replacements.
     """
+    model, engine = trainer.model, trainer.engine
+    if not isinstance(model, MaskedLanguageModel) or not engine.is_compiled:
+        return 0.0
+    if engine.precision.name == "fp8" or _draws(model):
+        return 0.0
+
+    def differentiate(by: TrainStep) -> list[Tensor]:
+        by.compute_gradients(rows, step=0, epoch=0, mask_ratio=mask_ratio)
+        return [param.grad.clone() for param in model.parameters() if param.grad is not None]
+
+    found = differentiate(step)
+    with model.uncompiled():
+        expected = differentiate(replace(step, is_graphed=False))
     trainer.optimizers.zero_grad()
-    blocks = [torch.full((1 << power,), math.nan, device=rows.input_ids.device) for power in range(8, 24)]
-    del blocks
-    sums = trainer.engine.placed.loss_sums(trainer.model.corrupt(rows, 0, 0, mask_ratio, 0.0))
-    (sums.losses / sums.counts.clamp(min=1)).sum().backward()
-    grads = [param.grad for param in trainer.model.parameters() if param.grad is not None]
-    return bool(torch.isfinite(torch.stack([sums.losses.sum(), *torch._foreach_norm(grads)])).all())
+    errors = torch.stack([(ours - theirs).norm() for ours, theirs in zip(found, expected, strict=True)])
+    return float(errors.norm() / torch.stack([grad.norm() for grad in expected]).norm())
+
+
+def _draws(model: nn.Module) -> bool:
+    """Whether some of its parts are left out at random in training."""
+    rates = [getattr(module, name, 0.0) for module in model.modules() for name in ("p", "rate", "dropout")]
+    return any(isinstance(rate, float) and rate > 0.0 for rate in rates)
 
 
 def take_first_steps(trainer: Trainer, train: PackedLoader, step: TrainStep, most_rows: int) -> list[StepResult]:
