@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -19,7 +18,6 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.inputs import open_shards, open_tokenizer, pack_sources
 from maskwright.runs.texts import read_texts
 from maskwright.runs.trainer import Trainer
-from maskwright.sections.base import explain
 from maskwright.sections.data import (
     AugmentationConfig,
     SourceConfig,
@@ -219,10 +217,7 @@ def _check_texts(texts: list[str]) -> list[Document]:
 
 
 def _build_augmentation(given: Augmentation | None) -> AugmentationConfig:
-    try:
-        return given if isinstance(given, AugmentationConfig) else AugmentationConfig.model_validate(dict(given or {}))
-    except ValidationError as error:
-        raise InputError(f"augmentation {given!r}: {explain(error, AugmentationConfig)}") from error
+    return given if isinstance(given, AugmentationConfig) else AugmentationConfig.read(dict(given or {}))
 
 
 def _warn_of(report: ReadingReport, name: str | Path) -> None:
