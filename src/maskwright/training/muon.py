@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import ParamsT
 
 from maskwright.training.sharding import distribute_like, gather_whole
@@ -83,6 +84,10 @@ class Muon(torch.optim.Optimizer):
             if param.grad is not None
         ]
         torch._foreach_lerp_(buffers, gradients, 1.0 - momentum)
+        if isinstance(gradients[0], DTensor):  # torch 2.11 shards this operation in place only
+            directions = [gradient.clone() for gradient in gradients]
+            torch._foreach_lerp_(directions, buffers, momentum)
+            return directions
         return list(torch._foreach_lerp(gradients, buffers, momentum))
 
 
