@@ -15,11 +15,13 @@ import torch
 import transformers
 from interruption import assert_resumes_exactly
 from qa_lab import build_questions, write_squad
+from rich.console import Console
 from similarity_lab import build_pairs
 from task_lab import Lab, write_lines
 from test_finetune_run import run
 from test_ner_run import write_conll
 
+import maskwright as mw
 from maskwright.batch import to_padded
 from maskwright.errors import InputError, InputWarning
 from maskwright.inference.pipeline import pipeline
@@ -360,3 +362,29 @@ def test_a_sentencepiece_model_alone_is_answered_with_the_command_that_converts_
     with pytest.raises(InputError, match=r"spm\.model is a SentencePiece model"):
         load_task_inputs(configure(lab, "classification", Path("microsoft/deberta-v3-tiny")), lambda text: None)
     assert any(fnmatch("spm.model", pattern) for pattern in asked["patterns"])
+
+
+def test_a_head_of_create_nlp_head_on_an_encoder_of_theirs_comes_back_as_it_was(
+    write_encoder: Any, tmp_path: Path
+) -> None:
+    folder = write_encoder("DebertaV2")
+    examples = [("the cat", "good"), ("a dog", "bad")] * 4
+    task = mw.NLPTaskConfig("mood", mw.NLPTaskType.SENTIMENT_ANALYSIS, labels=["bad", "good"])
+    finished = mw.finetune(
+        "classification",
+        tmp_path / "run",
+        model=folder,
+        head=mw.create_nlp_head(task, input_dim=16),
+        train=examples,
+        validation=examples,
+        epochs=1,
+        console=Console(quiet=True),
+    )
+    ids = torch.arange(5, 13)[None]
+    trained = finished.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    finished.model.save_pretrained(tmp_path / "again", finished.tokenizer)
+    again = TaskModel.from_pretrained(tmp_path / "again")
+    assert type(again.task_head).__name__ == "NLPSequenceHead"
+    assert again(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.equal(trained)
+    (answer,) = mw.predict("classify", tmp_path / "run", ["the cat"])
+    assert answer["label"] in ("bad", "good")
