@@ -19,8 +19,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 train: setup
 	$(BIN)/maskwright train
 
+# Two processes with a core each: small models gain nothing from a second thread.
 test: setup lint typecheck imports
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

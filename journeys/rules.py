@@ -87,13 +87,14 @@ RULES = [
     Rule(r"eval \S+ glue", add="--limit 60 --epochs 1"),
     # Benchmarks: that they run; their figures are for machines without other work.
     Rule(r"benchmarks/train_step", add="--steps 1", packages=("transformers",)),
-    Rule(r"benchmarks/train_step.* --variant small", on="cpu", add="--rows 4"),
+    Rule(r"benchmarks/train_step", on="cpu", add="--rows 4"),
     Rule(r"benchmarks/train_step.* --length 8192", on="gpu", add="--rows 2"),  # of a GPU that others use as well
     Rule(r"benchmarks/(inference|minimal_pairs)", packages=("transformers",)),
     Rule(r"benchmarks/inference", add="--texts 32 --repeats 1"),
     Rule(r"benchmarks/minimal_pairs", add="--pairs 8 --repeats 1"),
     Rule(r"benchmarks/data_loader", add="--tokens 1000000"),
-    Rule(r"benchmarks/(masking|processes|step_profile)", add="--steps 2"),
+    Rule(r"benchmarks/(processes|step_profile)", add="--steps 2"),
+    Rule(r"benchmarks/masking", add="--steps 1 --rows 4"),
     Rule(r"benchmarks/checkpoint_stall", add="--every 10 --saves 2"),  # the first save is not counted
     Rule(r"benchmarks/faults", add="--trials 1"),
     Rule(r"benchmarks/chart", add="--out speed.png", packages=("matplotlib",)),
