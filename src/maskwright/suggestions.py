@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, check_count
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -62,5 +62,5 @@ def checks_arguments(function: Callable[_P, _R]) -> Callable[_P, _R]:
 def refuse_below(least: int, **arguments: int | None) -> None:
     """Refuse numbers that are too small; None is unset."""
     for name, value in arguments.items():
-        if value is not None and value < least:
-            raise InputError(f"{name} is {value}; it must be at least {least}")
+        if value is not None:
+            check_count(name, value, least)

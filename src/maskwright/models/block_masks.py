@@ -42,8 +42,8 @@ def supports_blocks(head_size: int, dropout: float) -> bool:
 def choose_kernel_options(query: Tensor) -> Any:
     """Sizes of FlexAttention's tiles for queries (B, H, S, K); None: its own choice.
 
-    Rows must be whole tiles: with 128 queries to a tile, torch 2.11's forward kernel left parts of the result of
-    rows of 16, 32 and 64 unwritten, and that of rows of 320 wrong.
+    Rows must be whole tiles: with 128 queries to a tile, torch 2.11's forward kernel gave NaN or garbage for rows of
+    16, 32 and 64, and wrong numbers for rows of 320.
     """
     is_short = query.dtype.itemsize == 2 and query.shape[-1] <= _SHORT_HEAD
     has_whole_tiles = query.shape[-2] % BLOCK_SIZE == 0
