@@ -187,8 +187,9 @@ def test_a_signal_on_a_full_disk_ends_the_run_as_any_other(
     def fail(path: Path, *_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    def fill_disk(self: PeriodicCheckpoints, step: int) -> None:
+    def fill_disk(self: RollBack, step: int) -> None:
         if step == 7:
+            self.trainer.finish_writing()
             monkeypatch.setattr("maskwright.training.checkpoints.write_safetensors", fail)
 
     monkeypatch.setattr(RollBack, "on_step_end", fill_disk)
