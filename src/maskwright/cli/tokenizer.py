@@ -48,22 +48,24 @@ def train(
         maskwright tokenizer train a.txt b.txt --type byte_level_bpe --cased --special-token "[USER]" --out my-bpe
     """
     from maskwright.errors import InputError
+    from maskwright.ownership import owning
     from maskwright.storage import whole_folder
     from maskwright.text.training import train_tokenizer
 
     if type == "unigram" and min_frequency is not None:
         raise InputError("--min-frequency has no meaning for unigram, which chooses its pieces by likelihood")
-    _check_output(out, overwrite)
-    tokenizer = train_tokenizer(
-        lambda: _read_texts(sources),
-        type,  # type: ignore[arg-type]  # checked there, with a "did you mean"
-        vocab_size,
-        not cased,
-        _DEFAULT_MIN_FREQUENCY if min_frequency is None else min_frequency,
-        special_tokens=special_token or (),
-    )
-    with whole_folder(out) as folder:
-        tokenizer.save(folder)
+    with owning(out):
+        _check_output(out, overwrite)
+        tokenizer = train_tokenizer(
+            lambda: _read_texts(sources),
+            type,  # type: ignore[arg-type]  # checked there, with a "did you mean"
+            vocab_size,
+            not cased,
+            _DEFAULT_MIN_FREQUENCY if min_frequency is None else min_frequency,
+            special_tokens=special_token or (),
+        )
+        with whole_folder(out) as folder:
+            tokenizer.save(folder)
     echo(f"{out}: {type}, {tokenizer.vocab_size:,} tokens")
     if tokenizer.vocab_size < vocab_size:
         echo(f"the text has no more to learn: {vocab_size:,} were asked for")

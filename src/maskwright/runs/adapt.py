@@ -18,7 +18,7 @@ from maskwright.models.weights_reading import read_config
 from maskwright.objectives.saving import lacks_head
 from maskwright.presets import PRESETS
 from maskwright.runs.export import ExportOptions, export_model, is_exported
-from maskwright.runs.folder import RunFolder, check_same_config, refuse_finished
+from maskwright.runs.folder import RunFolder, check_same_config, own_run, refuse_finished
 from maskwright.runs.forgetting import MEASURED_SHARE
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.runs.interruption import ending_in_order
@@ -29,6 +29,7 @@ from maskwright.sections.data import BUILTIN_CORPUS, SourceLike, build_sources
 from maskwright.storage import read_json, restore_folder, whole_folder, write_text
 from maskwright.text.sources import read_sources
 from maskwright.text.vocabulary_advice import advise_vocabulary
+from maskwright.training.world import is_main_process
 
 _PRESET = "domain_adaptation"
 _EVALUATE_EVERY_STEPS = 100
@@ -70,10 +71,10 @@ def adapt(model: str, options: AdaptOptions, console: Console, say: Say) -> Adap
     """Each part that is finished already is kept: the same command goes on where it stopped."""
     config = fit_row_length(_build_config(model, options), say, may_change_given=True)
     run = RunFolder(Path(config.run.out) / config.run.name)
-    is_trained = run.is_finished and not options.overwrite
-    if is_trained and is_exported(run):  # before any work is done
-        refuse_finished(run)
-    with ending_in_order([run.path]):
+    with ending_in_order([run.path]), own_run(run.path, "--out", say, is_main_process()):
+        is_trained = run.is_finished and not options.overwrite
+        if is_trained and is_exported(run):  # before any work is done
+            refuse_finished(run)
         if options.new_tokens:
             config = _with_new_tokens(config, model, options, say)
         if lacks_head(resolve_folder(model)):

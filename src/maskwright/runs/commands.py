@@ -350,8 +350,10 @@ def advise_tokenizer(
     Words are chosen from nine tenths of the texts, and measured on the other tenth. `out` is a new folder for the
     tokenizer with the words.
     """
+    from contextlib import nullcontext
     from functools import partial
 
+    from maskwright.ownership import owning
     from maskwright.runs.given import take_tokenizer
     from maskwright.runs.texts import is_held_out
     from maskwright.storage import restore_folder, whole_folder
@@ -359,19 +361,20 @@ def advise_tokenizer(
     from maskwright.text.vocabulary_advice import advise_vocabulary
 
     refuse_below(1, max_tokens=max_tokens, min_count=min_count)
-    if out is not None:
-        restore_folder(Path(out))
-        if Path(out).exists():
-            raise InputError(f"{out} exists already; give a new folder as --out")
-    held_out = partial(is_held_out, share=_HELD_OUT_SHARE)
-    advice = advise_vocabulary(
-        lambda: read_sources(sources), held_out, take_tokenizer(tokenizer), max_tokens, min_count
-    )
-    if out is not None:
-        if not advice.tokens:
-            raise InputError(f"there is no word to add, so nothing is written to {out}; lower --min-count")
-        with whole_folder(Path(out)) as folder:
-            advice.extended.save(folder)
+    with nullcontext() if out is None else owning(Path(out)):
+        if out is not None:
+            restore_folder(Path(out))
+            if Path(out).exists():
+                raise InputError(f"{out} exists already; give a new folder as --out")
+        held_out = partial(is_held_out, share=_HELD_OUT_SHARE)
+        advice = advise_vocabulary(
+            lambda: read_sources(sources), held_out, take_tokenizer(tokenizer), max_tokens, min_count
+        )
+        if out is not None:
+            if not advice.tokens:
+                raise InputError(f"there is no word to add, so nothing is written to {out}; lower --min-count")
+            with whole_folder(Path(out)) as folder:
+                advice.extended.save(folder)
     return advice
 
 

@@ -21,6 +21,7 @@ from maskwright.models.fine_tuned import find_task_architecture
 from maskwright.models.pretrained import read_own_settings, resolve_folder
 from maskwright.models.weights_reading import read_config
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.ownership import owning
 from maskwright.runs.export_detector import holds_detector, load_detector, write_detector_folder
 from maskwright.runs.export_task import check_task_target, read_task_origin, write_task_folder, write_task_onnx
 from maskwright.runs.folder import RunFolder
@@ -81,6 +82,12 @@ def export_model(name: str, options: ExportOptions, say: Say) -> Path:
     """The folder that was written, whole and compared with the model, or not at all."""
     source = _find_source(resolve_folder(name))
     folder = options.out or _choose_folder(name, source, options.target)
+    with owning(folder, say=say):
+        _write_export(name, source, folder, options, say)
+    return folder
+
+
+def _write_export(name: str, source: _Source, folder: Path, options: ExportOptions, say: Say) -> None:
     _check_replaceable(folder, options.overwrite)
     config = read_config(source.folder)
     if read_own_settings(config, SIMILARITY_SETTINGS):
@@ -97,7 +104,6 @@ def export_model(name: str, options: ExportOptions, say: Say) -> Path:
         figures = write(temporary, folder.resolve().name, texts, say)
         marker = {"maskwright": __version__, "to": options.target, "figures": figures}
         write_text(temporary / MARKER_FILE, json.dumps(marker, indent=2) + "\n")
-    return folder
 
 
 def is_exported(run: RunFolder, target: str = HUGGING_FACE) -> bool:

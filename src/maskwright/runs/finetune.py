@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from maskwright.runs.finetune_seeds import (
     write_summary,
 )
 from maskwright.runs.finetune_settings import build_run_config
-from maskwright.runs.folder import RunFolder, find_run
+from maskwright.runs.folder import RunFolder, find_run, own_run
 from maskwright.runs.interruption import ending_in_order
 from maskwright.runs.next_commands import suggest_prediction
 from maskwright.runs.pretrain import build_callbacks, resume_newest
@@ -115,7 +116,10 @@ def finetune(
         world = join_world(device.type == "cuda", training.dead_process_seconds)
         console = console or CleanConsole()
         console.quiet |= not world.is_main
-        with world.naming_the_departed():
+        with world.naming_the_departed(), ExitStack() as ownership:
+            world.main_first(
+                lambda: ownership.enter_context(own_run(out, "--out", partial(say, console), world.is_main))
+            )
             inputs = world.main_first(lambda: _prepare(config, out, folders, overwrite, console, given))
             _check_micro_batches(inputs, training.micro_batch_tokens)
             configs = _settle_learning_rate(configs, inputs, console)

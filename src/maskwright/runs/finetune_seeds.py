@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
+from maskwright.ownership import LOCK_FILE
 from maskwright.runs.finetune_report import list_scores
 from maskwright.runs.folder import RunFolder
 from maskwright.storage import write_text
@@ -27,7 +28,7 @@ def check_seeds_folder(out: Path) -> None:
     if not out.is_dir():
         return
     first = _SEED_FOLDER.format(0)
-    others = [path.name for path in out.iterdir()]
+    others = [path.name for path in out.iterdir() if path.name != LOCK_FILE]
     if others and not RunFolder(out / first).is_run:
         what = "is a single run" if RunFolder(out).is_run else "exists and holds no runs of seeds"
         raise InputError(f"{out} {what}; choose another --out")

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import yaml
 from maskwright.config import Config, flatten, load_config
 from maskwright.errors import InputError
 from maskwright.models.pretrained import CHECKPOINTS_FOLDER, MODEL_FOLDER
+from maskwright.ownership import LOCK_FILE, Say, owning
 from maskwright.storage import read_json, write_text
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.trackers import TRACKERS_FOLDER
@@ -190,11 +192,19 @@ class RunFolder:
         write_text(self.final_file, json.dumps(figures, indent=2) + "\n")
 
 
+def own_run(path: Path, instead: str, say: Say, is_main: bool) -> AbstractContextManager[None]:
+    """Inside, no other command begins, resumes or replaces a run in this folder; the main process sees to that."""
+    if not is_main:
+        return nullcontext()
+    _check_writable(path)
+    return owning(path, lock=path / LOCK_FILE, instead=instead, say=say)
+
+
 def find_run(config: Config, overwrite: bool = False) -> RunFolder:
     """The folder of a new or unfinished run, refused where work would be lost; nothing is written yet."""
     run = RunFolder(Path(config.run.out) / config.run.name)
     _check_writable(run.path)
-    if not run.path.exists() or not any(run.path.iterdir()):
+    if not run.path.exists() or all(path.name == LOCK_FILE for path in run.path.iterdir()):
         return run
     if not run.is_run:
         raise InputError(f"{run.path} exists and is not a run; choose another run.name or run.out")

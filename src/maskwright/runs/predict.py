@@ -17,6 +17,7 @@ from maskwright.inference.outputs import check_output, open_writer
 from maskwright.inference.pipeline import Pipeline, pipeline, resolve_kind
 from maskwright.inference.progress import show_progress
 from maskwright.inference.qa import QUESTION_ITEM
+from maskwright.ownership import owning
 from maskwright.runs.given import GivenModel
 from maskwright.runs.predict_questions import find_questions
 from maskwright.sections.data import BUILTIN_CORPUS
@@ -83,9 +84,10 @@ def predict(
     pairs or of questions with contexts, a data frame or a dataset. Answers go to the file `out`, or one by one with
     their texts to `write`, where one of these is given, and then None is returned. Progress goes to `console`.
     """
-    target_file = None if out is None else Path(out)
-    if target_file is not None:
-        check_output(target_file, overwrite, has_vectors=resolve_kind(kind) == _VECTOR_KIND)
+    output = None
+    if out is not None:
+        output = _Output(Path(out), overwrite, resolve_kind(kind) == _VECTOR_KIND)
+        output.check()
     given = {
         "top_k": top_k,
         "targets": target,
@@ -110,28 +112,40 @@ def predict(
     answers = predictor.stream(items)
     if source is not None:
         answers = show_progress(answers, console or CleanConsole(stderr=True), predictor.kind.item_name)
-    collected = _hand_over(predictor, answers, target_file, write)
+    collected = _hand_over(predictor, answers, output, write)
     _warn_of_gaps(report, source)
     return collected
+
+
+@dataclass(frozen=True)
+class _Output:
+    path: Path
+    overwrite: bool
+    has_vectors: bool
+
+    def check(self) -> None:
+        check_output(self.path, self.overwrite, self.has_vectors)
 
 
 def _hand_over(
     predictor: Pipeline[Any, Any],
     answers: Iterator[tuple[Any, Any]],
-    out: Path | None,
+    output: _Output | None,
     write: Callable[[dict[str, Any]], None] | None,
 ) -> list[Any] | None:
-    if out is None and write is None:
+    if output is None and write is None:
         return [answer for _, answer in answers]
     records = (predictor.kind.record(item, answer) for item, answer in answers)
-    if out is None:
+    if output is None:
         assert write is not None
         for record in records:
             write(record)
         return None
-    with open_writer(out, predictor.kind.example) as writer:
-        for record in records:
-            writer.write(record)
+    with owning(output.path):
+        output.check()  # another command may have written it since
+        with open_writer(output.path, predictor.kind.example) as writer:
+            for record in records:
+                writer.write(record)
     return None
 
 

@@ -32,6 +32,7 @@ from maskwright.data.shards import (
     read_manifest,
 )
 from maskwright.errors import InputError, RunError
+from maskwright.ownership import owning
 from maskwright.runs.texts import is_held_out
 from maskwright.sections.data import QualityConfig, SourceConfig, check_can_hold_out, hold_pairs
 from maskwright.storage import read_json, replace_folder, write_text
@@ -92,6 +93,19 @@ def prepare(
     if 0 < options.validation_share < 1:
         check_can_hold_out(sources)
     out = Path(out).resolve()
+    with owning(out, instead="output folder", say=say):
+        return _prepare(sources, tokenizer, out, options, num_workers or os.cpu_count() or 1, overwrite, say)
+
+
+def _prepare(
+    sources: Sequence[SourceConfig],
+    tokenizer: Tokenizer,
+    out: Path,
+    options: PrepareOptions,
+    num_workers: int,
+    overwrite: bool,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
     key, described = _describe(sources, tokenizer, options)
     if is_prepared(out) and read_manifest(out)["key"] == key:
         say(f"{out} is already prepared from these sources, tokenizer and options")
@@ -101,7 +115,7 @@ def prepare(
     try:
         _open_work(work, key, say)
         tokenizer.save(work / TOKENIZER_FOLDER)
-        manifest = _write_shards(work, sources, tokenizer, options, num_workers or os.cpu_count() or 1, say)
+        manifest = _write_shards(work, sources, tokenizer, options, num_workers, say)
         manifest = {"format": FORMAT_VERSION, "key": key, **described, **manifest}
         write_text(work / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")
         (work / _KEY_FILE).unlink()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.objective import Objective
 from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.duration import DurationNotice, suggest_shorter_run
-from maskwright.runs.folder import RunFolder, find_run
+from maskwright.runs.folder import RunFolder, find_run, own_run
 from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.interruption import GracefulStop, ending_in_order
@@ -88,8 +90,11 @@ def pretrain(config: Config | str | Path, overwrite: bool = False, console: Cons
 def _run(config: Config, overwrite: bool, device: torch.device, console: Console) -> FinishedRun:
     world = join_world(device.type == "cuda", config.training.dead_process_seconds)
     console.quiet |= not world.is_main
-    with world.naming_the_departed():
-        config = world.main_first(lambda: fit_row_length(config, lambda text: _say(console, text, style="")))
+    say = partial(_say, console, style="")
+    with world.naming_the_departed(), ExitStack() as ownership:
+        folder = Path(config.run.out) / config.run.name
+        world.main_first(lambda: ownership.enter_context(own_run(folder, "run.name", say, world.is_main)))
+        config = world.main_first(lambda: fit_row_length(config, say))
         start = world.main_first(lambda: _begin(config, overwrite, world, console))
         finished = _train(config, start, world, console)
         world.sum_facts([0.0])  # who left while another still writes would be taken for dead

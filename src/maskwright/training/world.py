@@ -92,6 +92,11 @@ def is_launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+def is_main_process() -> bool:
+    """Whether this process is, or will be, the one that writes; known before it meets the others."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 class _Membership:
     """The world this process is in."""
 

@@ -16,6 +16,7 @@ from typing import TextIO
 from rich.console import Console
 
 from maskwright.errors import InputError
+from maskwright.ownership import owning
 from maskwright.text.wiki.dump import WikiDump, WikiPage
 from maskwright.text.wiki.names import hidden_prefixes
 from maskwright.text.wiki.pool import CleanedPage, Failure, wiki_pool
@@ -50,8 +51,21 @@ def preprocess_wiki_dump(
     """
     source, target = Path(input_file), Path(output_file)
     _check_settings(min_length, max_length, workers, page_time_limit_s)
-    _check_target(source, target, overwrite)
     _check_parser()
+    with owning(target, instead="output"):
+        _check_target(source, target, overwrite)
+        return _write_paragraphs(source, target, min_length, max_length, workers, page_time_limit_s, console)
+
+
+def _write_paragraphs(
+    source: Path,
+    target: Path,
+    min_length: int,
+    max_length: int,
+    workers: int | None,
+    page_time_limit_s: float,
+    console: Console | None,
+) -> WikiReport:
     dump, report = WikiDump(source), WikiReport()
     cleaned_pages = _clean_pages(dump, report, workers or _num_cores(), page_time_limit_s)
     with (

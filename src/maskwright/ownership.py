@@ -1,0 +1,233 @@
+"""One process at a time writes to a folder or file: a lock that says who that is, where, and since when.
+
+The kernel frees the lock of a process that ended, however it ended, so none has to be removed by hand. Not every
+shared file system passes locks on to other machines. So the owner also touches its lock file every few seconds, and
+a machine that finds the file of another watches it for a while before it takes it for left behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from maskwright.errors import InputError
+from maskwright.terminal import echo
+
+if sys.platform != "win32":
+    import fcntl
+
+Say = Callable[[str], None]
+LOCK_FILE = ".lock"
+_BEAT_S = 5.0
+_WATCH_S = 30.0
+"""Several beats: an owner may be late, on a busy machine or through a file system that caches."""
+_SETTLING_S = 0.5
+"""Without locks the later of two that begin together has its name in the file; both look after this time."""
+_NO_LOCKS = {errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+"""What a file system without locks answers."""
+_RECORD_BYTES = 4096
+
+_threads: dict[Path, int] = {}
+"""Of the lock files that this process has or is about to take, the thread that does."""
+_descriptors: set[int] = set()
+
+
+@contextmanager
+def owning(
+    target: Path,
+    *,
+    lock: Path | None = None,
+    instead: str = "--out",
+    say: Say = lambda text: echo(text, err=True),
+) -> Iterator[None]:
+    """Inside the block no other process writes to `target`, a folder or file; InputError where one does already.
+
+    The lock is a hidden file beside it unless `lock` names another. A block inside one of the same thread belongs to
+    it. `instead` is the setting that names another target.
+    """
+    target = target.resolve()
+    lock = target.with_name(f".{target.name}{LOCK_FILE}") if lock is None else lock.resolve()
+    if _threads.get(lock) == threading.get_ident():
+        yield
+        return
+    if _threads.setdefault(lock, threading.get_ident()) != threading.get_ident():
+        raise _refuse(target, _read(lock), instead)
+    try:
+        with _making_folders(lock.parent, instead), _locked(target, lock, instead, say):
+            yield
+    finally:
+        _threads.pop(lock, None)  # a fork has forgotten it
+
+
+@contextmanager
+def _making_folders(folder: Path, instead: str) -> Iterator[None]:
+    """What was made for the lock alone goes with it."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _cannot_write(folder, error, instead) from error
+        yield
+    finally:
+        for path in missing:
+            with suppress(OSError):  # something is in it by now
+                path.rmdir()
+
+
+@contextmanager
+def _locked(target: Path, lock: Path, instead: str, say: Say) -> Iterator[None]:
+    record = {
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+        "token": uuid.uuid4().hex,
+    }
+    descriptor, released = _take(target, lock, record, instead, say), threading.Event()
+    beats = threading.Thread(target=_beat, args=(descriptor, released), name="owner", daemon=True)
+    try:
+        beats.start()
+        yield
+    finally:
+        if record["process"] == os.getpid():  # a fork that comes here owns nothing
+            released.set()
+            if beats.ident is not None:
+                beats.join()
+            if _read(lock) == record:  # or else another took it for left behind
+                lock.unlink(missing_ok=True)  # before it is freed: afterwards it may be another's
+            _close(descriptor)
+
+
+def _take(target: Path, lock: Path, record: dict[str, Any], instead: str, say: Say) -> int:
+    """A descriptor of the lock file, which says from now on that this process is the owner."""
+    while True:
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+            _descriptors.add(descriptor)
+            try:
+                has_locks = _lock(descriptor)
+                if _is_current(descriptor, lock):
+                    _claim(target, lock, descriptor, record, has_locks, instead, say)
+                    return descriptor
+            except BaseException:
+                _close(descriptor)
+                raise
+        except BlockingIOError:
+            raise _refuse(target, _read(lock), instead) from None
+        except OSError as error:
+            raise _cannot_write(lock, error, instead) from error
+        _close(descriptor)  # its owner ended between the opening and the locking
+
+
+def _lock(descriptor: int) -> bool:
+    """False where there are no locks; BlockingIOError where another process has this one."""
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return False
+        raise
+    return True
+
+
+def _is_current(descriptor: int, lock: Path) -> bool:
+    """Whether the file is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), lock.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _claim(
+    target: Path, lock: Path, descriptor: int, record: dict[str, Any], has_locks: bool, instead: str, say: Say
+) -> None:
+    owner = _read(lock)
+    ended = not owner or (has_locks and owner.get("host") == record["host"])  # the kernel would know it
+    if not ended and _is_beating(target, lock, owner, say):
+        raise _refuse(target, owner, instead)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(record).encode(), 0)
+    os.fsync(descriptor)
+    if not has_locks:
+        time.sleep(_SETTLING_S)
+        if _read(lock) != record:
+            raise _refuse(target, _read(lock), instead)
+
+
+def _is_beating(target: Path, lock: Path, owner: dict[str, Any], say: Say) -> bool:
+    say(f"{target} was last written by {_describe(owner)}; looking for {_WATCH_S:.0f} s whether it still is")
+    begun_s, first = time.monotonic(), _find_beat(lock)
+    while _find_beat(lock) == first:
+        if time.monotonic() - begun_s > _WATCH_S:
+            return False
+        time.sleep(_BEAT_S / 5)
+    return True
+
+
+def _find_beat(lock: Path) -> int | None:
+    try:
+        with lock.open("rb") as file:  # which makes a network file system ask its server
+            return os.fstat(file.fileno()).st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def _beat(descriptor: int, released: threading.Event) -> None:
+    while not released.wait(_BEAT_S):
+        with suppress(OSError):  # a file system that is away for a moment; the next beat comes
+            os.utime(descriptor)
+
+
+def _read(lock: Path) -> dict[str, Any]:
+    """Who says that it is the owner; nothing where that cannot be read."""
+    try:
+        with lock.open("rb") as file:
+            record = json.loads(file.read(_RECORD_BYTES))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _describe(owner: dict[str, Any]) -> str:
+    if not owner:
+        return "another process"
+    return f"process {owner.get('process')} on {owner.get('host')} (since {owner.get('since')})"
+
+
+def _refuse(target: Path, owner: dict[str, Any], instead: str) -> InputError:
+    return InputError(
+        f"{target} is being written by {_describe(owner)}; wait until it ends, stop it, or choose another {instead}"
+    )
+
+
+def _cannot_write(path: Path, error: OSError, instead: str) -> InputError:
+    return InputError(f"cannot write {path}: {error.strerror}; choose another {instead}")
+
+
+def _close(descriptor: int) -> None:
+    _descriptors.discard(descriptor)
+    os.close(descriptor)
+
+
+def _forget() -> None:
+    """A forked process would keep the lock of a parent that is killed."""
+    for descriptor in tuple(_descriptors):
+        _close(descriptor)
+    _threads.clear()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_forget)
