@@ -70,7 +70,8 @@ def test_the_seed_decides_the_weights(tokenizer: Tokenizer) -> None:
 def test_a_model_to_continue_from_keeps_its_weights_and_takes_the_masking(trained_run: Path) -> None:
     tokenizer = load_tokenizer(trained_run / "model")
     masking = {"ratio": 0.5, "unchanged_ratio": 0.0}
-    values = {"model": {"from": str(trained_run)}, "data": {"max_length": 32}, "masking": masking}
+    shape = {"hidden_size": 32, "num_hidden_layers": 1}  # the same, as in the configuration that made it
+    values = {"model": {"from": str(trained_run), **shape}, "data": {"max_length": 32}, "masking": masking}
     model = build_model(build_config(values), tokenizer)
     reloaded = type(model).from_pretrained(trained_run).state_dict()
     assert all(torch.equal(tensor, reloaded[name]) for name, tensor in model.state_dict().items())
@@ -81,7 +82,7 @@ def test_a_model_to_continue_from_keeps_its_weights_and_takes_the_masking(traine
     ("settings", "complaint"),
     [
         ({"data": {"max_length": 64}}, r"data\.max_length is 64, .* takes 32 tokens; lower it"),
-        ({"model": {"hidden_size": 32}}, r"brings its own shape; remove model\.hidden_size"),
+        ({"model": {"hidden_size": 64}}, r"brings its own shape; remove model\.hidden_size"),
     ],
 )
 def test_settings_against_the_model_to_continue_from_are_refused(

@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import torch
+from torch import nn
 
 from maskwright.config import Config, change_config
 from maskwright.errors import InputError, InputWarning
@@ -104,16 +105,16 @@ def _read_max_length(source: str) -> int | None:
 
 
 def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> TrainedModel:
-    overrides = config.model.shape_overrides()
-    stretch = {name: overrides.pop(name) for name in STRETCHING_SETTINGS if name in overrides}
-    for name in overrides:
+    model = _load_to_continue(config, tokenizer, source)
+    changes = _find_other_shape(config, model.encoder)
+    stretch = {name: changes.pop(name) for name in STRETCHING_SETTINGS if name in changes}
+    for name in changes:
         if name in PRESETS.get(config.preset or "", {}).get("model", {}):
             raise InputError(
                 f"model.from={source} brings its own shape, and preset {config.preset} sets model.{name}; add"
                 " preset=domain_adaptation, which leaves the shape alone"
             )
         raise InputError(f"model.from={source} brings its own shape; remove model.{name}")
-    model = _load_to_continue(config, tokenizer, source)
     stretch_positions(model, stretch, source, config.model.rope_ramp_share)
     if config.model.freeze_encoder:
         model.encoder.requires_grad_(False)
@@ -133,6 +134,17 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
         model.vocab_size, tokenizer.mask_token_id, tokenizer.all_special_ids, **_masking_options(config)
     )
     return model
+
+
+def _find_other_shape(config: Config, encoder: nn.Module) -> dict[str, Any]:
+    """The settings of a shape that are not the encoder's."""
+    own = getattr(encoder, "config", None)
+    names = _MODERNBERT_NAMES if isinstance(encoder, ModernBERT) else {}
+    return {
+        name: value
+        for name, value in config.model.shape_overrides().items()
+        if any(getattr(own, its_name, None) != value for its_name in names.get(name, (name,)))
+    }
 
 
 def _load_to_continue(config: Config, tokenizer: Tokenizer, source: str) -> TrainedModel:
