@@ -6,48 +6,179 @@ Names are imported when they are first used, so that `import maskwright` is quic
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps both lists equal
+    from maskwright.batch import PackedBatch as PackedBatch
+    from maskwright.catalogue.choose import Choice as Choice
+    from maskwright.catalogue.choose import choose_model as choose_model
+    from maskwright.catalogue.choose import list_models as list_models
+    from maskwright.catalogue.memory import ModelMemory as ModelMemory
+    from maskwright.catalogue.table import KnownModel as KnownModel
+    from maskwright.config import Config as Config
+    from maskwright.config import load_config as load_config
+    from maskwright.data.loader import PackedLoader as PackedLoader
+    from maskwright.errors import InputError as InputError
+    from maskwright.errors import InputWarning as InputWarning
+    from maskwright.errors import RunError as RunError
+    from maskwright.evaluation.cloze import AnswerRanks as AnswerRanks
+    from maskwright.evaluation.cloze import ClozeItem as ClozeItem
+    from maskwright.evaluation.cloze import rank_answers as rank_answers
+    from maskwright.evaluation.likelihood import TextScores as TextScores
+    from maskwright.evaluation.likelihood import score_texts as score_texts
+    from maskwright.evaluation.minimal_pairs import MinimalPair as MinimalPair
+    from maskwright.evaluation.minimal_pairs import PairVerdicts as PairVerdicts
+    from maskwright.evaluation.minimal_pairs import judge_pairs as judge_pairs
+    from maskwright.evaluation.perplexity import calculate_perplexity as calculate_perplexity
+    from maskwright.inference.fill_mask import Candidate as Candidate
+    from maskwright.inference.fill_mask import fill_mask as fill_mask
+    from maskwright.inference.fill_mask import mask_text as mask_text
+    from maskwright.inference.fill_mask import predict_masked as predict_masked
+    from maskwright.inference.pipeline import Pipeline as Pipeline
+    from maskwright.inference.pipeline import pipeline as pipeline
+    from maskwright.inference.visualize import PredictionView as PredictionView
+    from maskwright.inference.visualize import visualize_mlm_predictions as visualize_mlm_predictions
+    from maskwright.models.albert import ALBERT as ALBERT
+    from maskwright.models.bert import BERT as BERT
+    from maskwright.models.bert import BertConfig as BertConfig
+    from maskwright.models.distilbert import DistilBERT as DistilBERT
+    from maskwright.models.electra import ELECTRA as ELECTRA
+    from maskwright.models.encoder import PackedEncoder as PackedEncoder
+    from maskwright.models.modernbert import ModernBERT as ModernBERT
+    from maskwright.models.modernbert import ModernBertConfig as ModernBertConfig
+    from maskwright.models.mpnet import MPNet as MPNet
+    from maskwright.models.mpnet import MPNetConfig as MPNetConfig
+    from maskwright.models.output import EncoderOutput as EncoderOutput
+    from maskwright.models.output import MaskedLMOutput as MaskedLMOutput
+    from maskwright.models.roberta import RoBERTa as RoBERTa
+    from maskwright.models.roberta import XLMRoBERTa as XLMRoBERTa
+    from maskwright.objectives.causal_lm import CausalLanguageModel as CausalLanguageModel
+    from maskwright.objectives.hybrid_lm import HybridLanguageModel as HybridLanguageModel
+    from maskwright.objectives.masked_lm import MaskedLanguageModel as MaskedLanguageModel
+    from maskwright.objectives.replaced_tokens import ReplacedTokenDetection as ReplacedTokenDetection
+    from maskwright.objectives.sentence_pairs import SentencePairModel as SentencePairModel
+    from maskwright.objectives.token_detector import TokenDetector as TokenDetector
+    from maskwright.runs.adapt import Adapted as Adapted
+    from maskwright.runs.checkup.findings import CheckUp as CheckUp
+    from maskwright.runs.commands import adapt as adapt
+    from maskwright.runs.commands import advise_tokenizer as advise_tokenizer
+    from maskwright.runs.commands import doctor as doctor
+    from maskwright.runs.commands import export as export
+    from maskwright.runs.commands import fill as fill
+    from maskwright.runs.commands import finetune as finetune
+    from maskwright.runs.commands import generate as generate
+    from maskwright.runs.commands import prepare as prepare
+    from maskwright.runs.commands import train as train
+    from maskwright.runs.evaluate import evaluate as evaluate
+    from maskwright.runs.evaluation.glue_report import GlueReport as GlueReport
+    from maskwright.runs.evaluation.report import Report as Report
+    from maskwright.runs.finetune import FinishedTask as FinishedTask
+    from maskwright.runs.memory import measure_memory as measure_memory
+    from maskwright.runs.predict import predict as predict
+    from maskwright.runs.pretrain import FinishedRun as FinishedRun
+    from maskwright.runs.pretrain import pretrain as pretrain
+    from maskwright.runs.quick import create_mlm_dataset as create_mlm_dataset
+    from maskwright.runs.quick import create_mlm_training_model as create_mlm_training_model
+    from maskwright.runs.trainer import Trainer as Trainer
+    from maskwright.sections.data import AugmentationConfig as AugmentationConfig
+    from maskwright.sections.data import SourceConfig as SourceConfig
+    from maskwright.sections.training import OptimizerConfig as OptimizerConfig
+    from maskwright.sections.training import ScheduleConfig as ScheduleConfig
+    from maskwright.sections.training import TrainingConfig as TrainingConfig
+    from maskwright.tasks.config import TaskConfig as TaskConfig
+    from maskwright.tasks.model import TaskModel as TaskModel
+    from maskwright.tasks.nlp_heads import NLPHead as NLPHead
+    from maskwright.tasks.nlp_heads import NLPTaskConfig as NLPTaskConfig
+    from maskwright.tasks.nlp_heads import NLPTaskType as NLPTaskType
+    from maskwright.tasks.nlp_heads import create_nlp_head as create_nlp_head
+    from maskwright.text.tokenizer import Tokenizer as Tokenizer
+    from maskwright.text.tokenizer import load_tokenizer as load_tokenizer
+    from maskwright.text.training import train_tokenizer as train_tokenizer
+    from maskwright.text.vocabulary_advice import VocabularyAdvice as VocabularyAdvice
+    from maskwright.text.wiki.preprocess import preprocess_wiki_dump as preprocess_wiki_dump
+    from maskwright.text.wiki.report import WikiReport as WikiReport
+    from maskwright.training.builders import BuiltOptimizer as BuiltOptimizer
+    from maskwright.training.builders import LearningRateSchedule as LearningRateSchedule
+    from maskwright.training.builders import learning_rate_schedule_builder as learning_rate_schedule_builder
+    from maskwright.training.builders import optimizer_builder as optimizer_builder
+    from maskwright.training.callbacks import Callback as Callback
+    from maskwright.training.callbacks import EarlyStopping as EarlyStopping
+    from maskwright.training.callbacks import ModelCheckpoint as ModelCheckpoint
+    from maskwright.training.callbacks import TensorBoard as TensorBoard
+    from maskwright.training.history import History as History
+    from maskwright.training.trackers import MLflow as MLflow
+    from maskwright.training.trackers import Trackio as Trackio
+    from maskwright.training.trackers import WandB as WandB
+
 _HOMES = {
     "ALBERT": "maskwright.models.albert",
+    "Adapted": "maskwright.runs.adapt",
+    "AnswerRanks": "maskwright.evaluation.cloze",
+    "AugmentationConfig": "maskwright.sections.data",
     "BERT": "maskwright.models.bert",
     "BertConfig": "maskwright.models.bert",
+    "BuiltOptimizer": "maskwright.training.builders",
     "Callback": "maskwright.training.callbacks",
+    "Candidate": "maskwright.inference.fill_mask",
     "CausalLanguageModel": "maskwright.objectives.causal_lm",
+    "CheckUp": "maskwright.runs.checkup.findings",
+    "Choice": "maskwright.catalogue.choose",
+    "ClozeItem": "maskwright.evaluation.cloze",
     "Config": "maskwright.config",
     "DistilBERT": "maskwright.models.distilbert",
     "ELECTRA": "maskwright.models.electra",
     "EarlyStopping": "maskwright.training.callbacks",
+    "EncoderOutput": "maskwright.models.output",
+    "FinishedRun": "maskwright.runs.pretrain",
+    "FinishedTask": "maskwright.runs.finetune",
+    "GlueReport": "maskwright.runs.evaluation.glue_report",
     "History": "maskwright.training.history",
     "HybridLanguageModel": "maskwright.objectives.hybrid_lm",
     "InputError": "maskwright.errors",
     "InputWarning": "maskwright.errors",
+    "KnownModel": "maskwright.catalogue.table",
+    "LearningRateSchedule": "maskwright.training.builders",
     "MLflow": "maskwright.training.trackers",
     "MPNet": "maskwright.models.mpnet",
+    "MPNetConfig": "maskwright.models.mpnet",
+    "MaskedLMOutput": "maskwright.models.output",
     "MaskedLanguageModel": "maskwright.objectives.masked_lm",
+    "MinimalPair": "maskwright.evaluation.minimal_pairs",
     "ModelCheckpoint": "maskwright.training.callbacks",
+    "ModelMemory": "maskwright.catalogue.memory",
     "ModernBERT": "maskwright.models.modernbert",
     "ModernBertConfig": "maskwright.models.modernbert",
+    "NLPHead": "maskwright.tasks.nlp_heads",
     "NLPTaskConfig": "maskwright.tasks.nlp_heads",
     "NLPTaskType": "maskwright.tasks.nlp_heads",
     "OptimizerConfig": "maskwright.sections.training",
     "PackedBatch": "maskwright.batch",
     "PackedEncoder": "maskwright.models.encoder",
-    "RoBERTa": "maskwright.models.roberta",
+    "PackedLoader": "maskwright.data.loader",
+    "PairVerdicts": "maskwright.evaluation.minimal_pairs",
+    "Pipeline": "maskwright.inference.pipeline",
+    "PredictionView": "maskwright.inference.visualize",
     "ReplacedTokenDetection": "maskwright.objectives.replaced_tokens",
+    "Report": "maskwright.runs.evaluation.report",
+    "RoBERTa": "maskwright.models.roberta",
     "RunError": "maskwright.errors",
     "ScheduleConfig": "maskwright.sections.training",
     "SentencePairModel": "maskwright.objectives.sentence_pairs",
+    "SourceConfig": "maskwright.sections.data",
+    "TaskConfig": "maskwright.tasks.config",
     "TaskModel": "maskwright.tasks.model",
     "TensorBoard": "maskwright.training.callbacks",
+    "TextScores": "maskwright.evaluation.likelihood",
     "TokenDetector": "maskwright.objectives.token_detector",
     "Tokenizer": "maskwright.text.tokenizer",
     "Trackio": "maskwright.training.trackers",
     "Trainer": "maskwright.runs.trainer",
     "TrainingConfig": "maskwright.sections.training",
+    "VocabularyAdvice": "maskwright.text.vocabulary_advice",
     "WandB": "maskwright.training.trackers",
+    "WikiReport": "maskwright.text.wiki.report",
     "XLMRoBERTa": "maskwright.models.roberta",
     "adapt": "maskwright.runs.commands",
     "advise_tokenizer": "maskwright.runs.commands",
@@ -108,13 +239,17 @@ _INSTEAD = {
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - the names are strings
 
 
-def __getattr__(name: str) -> Any:
+def _find(name: str) -> Any:
     if name not in _HOMES:
         from maskwright.suggestions import suggest_near
 
         hint = f"; use {_INSTEAD[name]}" if name in _INSTEAD else suggest_near(name, _HOMES)
         raise AttributeError(f"module 'maskwright' has no attribute '{name}'{hint}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+if not TYPE_CHECKING:  # or a type checker would take any name for one of ours
+    __getattr__ = _find
 
 
 def __dir__() -> list[str]:

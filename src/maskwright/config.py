@@ -27,9 +27,9 @@ from maskwright.suggestions import suggest
 
 
 class RunConfig(Section):
-    name: str = Field("run", description="The run's folder is OUT/NAME.")
-    out: str = Field("runs", description="The folder that holds runs.")
-    seed: int = Field(0, ge=0, lt=2**63, description="Decides weights, data order, masks and dropout.")
+    name: str = Field(default="run", description="The run's folder is OUT/NAME.")
+    out: str = Field(default="runs", description="The folder that holds runs.")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Decides weights, data order, masks and dropout.")
 
     @field_validator("name")
     @classmethod
@@ -44,7 +44,7 @@ class RunConfig(Section):
 class Config(Section):
     """Everything that decides a run."""
 
-    preset: str | None = Field(None, description="Values to start from: " + ", ".join(PRESETS) + ".")
+    preset: str | None = Field(default=None, description="Values to start from: " + ", ".join(PRESETS) + ".")
     run: RunConfig = Field(default_factory=RunConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)

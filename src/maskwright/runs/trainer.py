@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, overload
 
 from rich.console import Console
 
 from maskwright.config import Config
 from maskwright.errors import InputError
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.objective import Objective
 from maskwright.runs.pretrain import FinishedRun, pretrain
+from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.suggestions import refuse_arguments
 from maskwright.training import trainer
 from maskwright.training.arguments import TRAINER_INSTEAD
+from maskwright.training.builders import BuiltOptimizer
 
 _INSTEAD = {
     "predict": "pipeline(kind, trainer.model, tokenizer) answers texts",
@@ -30,7 +33,22 @@ class Trainer(trainer.Trainer):
     The arguments after a model are those of `maskwright.training.trainer.Trainer`.
     """
 
-    def __init__(self, model: MaskedLanguageModel | Config, *args: Any, **kwargs: Any) -> None:
+    @overload
+    def __init__(self, config: Config, /) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        model: Objective,
+        optimizer: OptimizerConfig | BuiltOptimizer | None = None,
+        schedule: ScheduleConfig | None = None,
+        training: TrainingConfig | None = None,
+        *,
+        mask_ratio: Callable[[float], float] | None = None,
+        seed: int = 0,
+    ) -> None: ...
+
+    def __init__(self, model: Objective | Config, *args: Any, **kwargs: Any) -> None:
         self.run_config = model if isinstance(model, Config) else None
         known = inspect.signature(trainer.Trainer).parameters
         others = {name: kwargs.pop(name) for name in [*kwargs] if name not in known}

@@ -14,12 +14,16 @@ class ForgettingConfig(Section):
     """A watch on what the model knew before: its loss on general text, before, during and after the run."""
 
     general: str | list[SourceConfig] | None = Field(
-        None, description="Text of the kind the model knows, such as builtin:python; unset: no watch."
+        default=None, description="Text of the kind the model knows, such as builtin:python; unset: no watch."
     )
     max_increase: float = Field(
-        0.1, gt=0, description="Nats by which that loss may grow; beyond, the run ends with its last weights within."
+        default=0.1,
+        gt=0,
+        description="Nats by which that loss may grow; beyond, the run ends with its last weights within.",
     )
-    max_tokens: int = Field(30_000, ge=100, description="About as many tokens of the general text are asked about.")
+    max_tokens: int = Field(
+        default=30_000, ge=100, description="About as many tokens of the general text are asked about."
+    )
 
     @field_validator("general", mode="before")
     @classmethod

@@ -16,13 +16,15 @@ _DEFAULT_COLUMN = "text"
 
 
 class TokenizerConfig(Section):
-    path: str | None = Field(None, description="A tokenizer.json or its folder; unset: train one on data.train.")
-    type: Literal["wordpiece", "byte_level_bpe", "unigram", "word_level"] = Field(
-        "wordpiece", description="Kind to train."
+    path: str | None = Field(
+        default=None, description="A tokenizer.json or its folder; unset: train one on data.train."
     )
-    vocab_size: int = Field(30522, ge=6, description="Most tokens to learn.")
-    lowercase: bool = Field(True, description="Fold case (and accents, for wordpiece).")
-    min_frequency: int = Field(2, ge=1, description="Rarer words and pairs are not learnt.")
+    type: Literal["wordpiece", "byte_level_bpe", "unigram", "word_level"] = Field(
+        default="wordpiece", description="Kind to train."
+    )
+    vocab_size: int = Field(default=30522, ge=6, description="Most tokens to learn.")
+    lowercase: bool = Field(default=True, description="Fold case (and accents, for wordpiece).")
+    min_frequency: int = Field(default=2, ge=1, description="Rarer words and pairs are not learnt.")
 
 
 class SourceConfig(Section):
@@ -32,19 +34,24 @@ class SourceConfig(Section):
         min_length=1, description="A file, folder, glob, builtin:python, or a dataset as hf:NAME[:CONFIG][@SPLIT]."
     )
     weight: float = Field(
-        1.0, gt=0, description="How often an epoch goes through it: 2 is twice, 0.5 another half of it each time."
+        default=1.0,
+        gt=0,
+        description="How often an epoch goes through it: 2 is twice, 0.5 another half of it each time.",
     )
-    column: str | None = Field(None, description="Column or key that holds the text; unset: text.")
+    column: str | None = Field(default=None, description="Column or key that holds the text; unset: text.")
     second_column: str | None = Field(
-        None, description="Column or key that holds the second text of a pair; unset: single texts."
+        default=None, description="Column or key that holds the second text of a pair; unset: single texts."
     )
     documents: Literal["lines", "paragraphs"] = Field(
-        "lines", description=".txt: a document per line, or between blank lines."
+        default="lines", description=".txt: a document per line, or between blank lines."
     )
     sentences: bool = Field(
-        False, description="Read each sentence as a document of its own; what does not end like one is left out."
+        default=False,
+        description="Read each sentence as a document of its own; what does not end like one is left out.",
     )
-    max_bad_share: float = Field(0.01, ge=0, le=1, description="Broken records are skipped up to this share of all.")
+    max_bad_share: float = Field(
+        default=0.01, ge=0, le=1, description="Broken records are skipped up to this share of all."
+    )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -63,16 +70,16 @@ class SourceConfig(Section):
 
 class DataConfig(Section):
     train: str | list[SourceConfig] = Field(
-        BUILTIN_CORPUS, description="Texts (a source or several), or a folder made by maskwright prepare."
+        default=BUILTIN_CORPUS, description="Texts (a source or several), or a folder made by maskwright prepare."
     )
     validation: str | list[SourceConfig] | None = Field(
-        None, description="Held-out texts or prepared folder; unset: a share of the training documents."
+        default=None, description="Held-out texts or prepared folder; unset: a share of the training documents."
     )
     validation_share: float = Field(
-        0.05, gt=0, lt=1, description="Share of texts held out when no validation is given."
+        default=0.05, gt=0, lt=1, description="Share of texts held out when no validation is given."
     )
-    max_length: int = Field(128, ge=3, description="Row length in tokens; longer documents are split.")
-    packing_window: int = Field(10_000, ge=1, description="Shuffled samples packed into rows together.")
+    max_length: int = Field(default=128, ge=3, description="Row length in tokens; longer documents are split.")
+    packing_window: int = Field(default=10_000, ge=1, description="Shuffled samples packed into rows together.")
 
     @field_validator("train", "validation", mode="before")
     @classmethod
@@ -89,19 +96,25 @@ SourceLike = str | Path | Mapping[str, Any] | SourceConfig
 class QualityConfig(Section):
     """Which documents are kept, and how their text is cleaned; every step is off unless it is set."""
 
-    unicode: Literal["nfc", "nfkc"] | None = Field(None, description="Unicode normal form to bring texts into.")
-    remove_control: bool = Field(False, description="Remove control characters other than tabs and line ends.")
-    min_chars: int | None = Field(None, ge=1, description="Drop shorter documents.")
-    max_chars: int | None = Field(None, ge=1, description="Drop longer documents.")
-    min_words: int | None = Field(None, ge=1, description="Drop documents of fewer words, as blanks separate them.")
-    max_words: int | None = Field(None, ge=1, description="Drop documents of more words.")
-    min_letter_share: float | None = Field(None, ge=0, le=1, description="Least share of letters, blanks not counted.")
-    max_symbol_share: float | None = Field(None, ge=0, le=1, description="Largest share of digits and symbols.")
-    max_repeat_share: float | None = Field(None, ge=0, le=1, description="Largest share of one and the same character.")
-    drop_duplicates: bool = Field(False, description="Keep the first of equal documents.")
-    drop_near_duplicates: bool = Field(False, description="Keep the first of documents that are nearly equal.")
+    unicode: Literal["nfc", "nfkc"] | None = Field(default=None, description="Unicode normal form to bring texts into.")
+    remove_control: bool = Field(default=False, description="Remove control characters other than tabs and line ends.")
+    min_chars: int | None = Field(default=None, ge=1, description="Drop shorter documents.")
+    max_chars: int | None = Field(default=None, ge=1, description="Drop longer documents.")
+    min_words: int | None = Field(
+        default=None, ge=1, description="Drop documents of fewer words, as blanks separate them."
+    )
+    max_words: int | None = Field(default=None, ge=1, description="Drop documents of more words.")
+    min_letter_share: float | None = Field(
+        default=None, ge=0, le=1, description="Least share of letters, blanks not counted."
+    )
+    max_symbol_share: float | None = Field(default=None, ge=0, le=1, description="Largest share of digits and symbols.")
+    max_repeat_share: float | None = Field(
+        default=None, ge=0, le=1, description="Largest share of one and the same character."
+    )
+    drop_duplicates: bool = Field(default=False, description="Keep the first of equal documents.")
+    drop_near_duplicates: bool = Field(default=False, description="Keep the first of documents that are nearly equal.")
     near_duplicate_similarity: float = Field(
-        0.8, gt=0, le=1, description="Nearly equal: from this Jaccard similarity of 5-word runs on."
+        default=0.8, gt=0, le=1, description="Nearly equal: from this Jaccard similarity of 5-word runs on."
     )
 
     @model_validator(mode="after")
@@ -116,8 +129,10 @@ class QualityConfig(Section):
 class AugmentationConfig(Section):
     """Random word dropout, on text before it is tokenized."""
 
-    probability: float = Field(0.0, ge=0, le=1, description="Share of texts that lose words; 0: no augmentation.")
-    word_dropout: float = Field(0.1, ge=0, lt=1, description="Share of words that such a text loses.")
+    probability: float = Field(
+        default=0.0, ge=0, le=1, description="Share of texts that lose words; 0: no augmentation."
+    )
+    word_dropout: float = Field(default=0.1, ge=0, lt=1, description="Share of words that such a text loses.")
 
 
 def build_sources(sources: SourceLike | Sequence[SourceLike]) -> list[SourceConfig]:

@@ -13,11 +13,14 @@ from maskwright.sections.base import Section
 class PhaseConfig(Section):
     """A part of a run with an objective of its own."""
 
-    mode: Literal["mlm", "clm", "hybrid"] = Field("mlm", description="The objective of this phase.")
+    mode: Literal["mlm", "clm", "hybrid"] = Field(default="mlm", description="The objective of this phase.")
     until: float | None = Field(
-        None, gt=0, le=1, description="The progress at which it ends; the last phase ends at 1, or leaves it unset."
+        default=None,
+        gt=0,
+        le=1,
+        description="The progress at which it ends; the last phase ends at 1, or leaves it unset.",
     )
-    causal_share: float = Field(0.5, ge=0, le=1, description="hybrid: share of samples that are continued.")
+    causal_share: float = Field(default=0.5, ge=0, le=1, description="hybrid: share of samples that are continued.")
 
     def find_share(self) -> float:
         """The share of samples that are continued, the others have masked tokens filled."""
@@ -27,18 +30,22 @@ class PhaseConfig(Section):
 class ReplacedTokensConfig(Section):
     """training.mode=rtd: a small generator fills masked tokens, the model finds out which (Clark et al. 2020)."""
 
-    generator_size: float = Field(0.25, gt=0, le=1, description="Width of the generator, as a share of the model's.")
-    discriminator_weight: float = Field(50.0, gt=0, description="Weight of finding replaced tokens in the loss.")
-    temperature: float = Field(1.0, gt=0, description="Of the generator's choice of tokens.")
+    generator_size: float = Field(
+        default=0.25, gt=0, le=1, description="Width of the generator, as a share of the model's."
+    )
+    discriminator_weight: float = Field(
+        default=50.0, gt=0, description="Weight of finding replaced tokens in the loss."
+    )
+    temperature: float = Field(default=1.0, gt=0, description="Of the generator's choice of tokens.")
 
 
 class PairsConfig(Section):
     """An auxiliary loss on pairs of segments, as BERT and ALBERT have it."""
 
     task: Literal["nsp", "sop"] | None = Field(
-        None, description="Does b follow a (nsp), are a and b in order (sop); unset: no pairs."
+        default=None, description="Does b follow a (nsp), are a and b in order (sop); unset: no pairs."
     )
-    weight: float = Field(1.0, gt=0, description="Of the auxiliary loss.")
+    weight: float = Field(default=1.0, gt=0, description="Of the auxiliary loss.")
 
 
 def check_phases(phases: list[PhaseConfig]) -> list[PhaseConfig]:

@@ -21,42 +21,53 @@ class TaskConfig(Section):
         description="Labelled examples: .csv, .tsv, .jsonl, hf:NAME[:CONFIG][@SPLIT]; ner: also CoNLL; qa: also SQuAD."
     )
     validation: str = Field(description="Held-out labelled examples.")
-    text_column: str | None = Field(None, description="The column with the text; unset: guessed.")
-    second_column: str | None = Field(None, description="The column with the second text of a pair; unset: guessed.")
-    label_column: str | None = Field(None, description="The column with the label; unset: guessed.")
+    text_column: str | None = Field(default=None, description="The column with the text; unset: guessed.")
+    second_column: str | None = Field(
+        default=None, description="The column with the second text of a pair; unset: guessed."
+    )
+    label_column: str | None = Field(default=None, description="The column with the label; unset: guessed.")
     tag_scheme: Literal["io", "bio", "bioes"] | None = Field(
-        None, description="ner: convert tags to io, bio or bioes; unset: keep those of the files."
+        default=None, description="ner: convert tags to io, bio or bioes; unset: keep those of the files."
     )
-    epochs: int = Field(3, ge=1, description="Passes over the training examples.")
+    epochs: int = Field(default=3, ge=1, description="Passes over the training examples.")
     learning_rate: float | None = Field(
-        None, gt=0, description="Peak learning rate of the head; unset: chosen for the encoder."
+        default=None, gt=0, description="Peak learning rate of the head; unset: chosen for the encoder."
     )
-    batch_size: int = Field(32, ge=1, description="Examples of a step.")
-    max_length: int | None = Field(None, ge=8, description="Longest example in tokens; unset: what the model takes.")
+    batch_size: int = Field(default=32, ge=1, description="Examples of a step.")
+    max_length: int | None = Field(
+        default=None, ge=8, description="Longest example in tokens; unset: what the model takes."
+    )
     freeze_layers: int | None = Field(
-        None, ge=0, description="Keep the embeddings and so many first layers as they are; unset: train all."
+        default=None, ge=0, description="Keep the embeddings and so many first layers as they are; unset: train all."
     )
-    layer_decay: float = Field(1.0, gt=0, le=1, description="Learning rate of a layer against that of the next one.")
-    class_weights: str | None = Field(None, description="balanced, or a number for each class: 1,2.5.")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of the label given to all classes alike.")
+    layer_decay: float = Field(
+        default=1.0, gt=0, le=1, description="Learning rate of a layer against that of the next one."
+    )
+    class_weights: str | None = Field(default=None, description="balanced, or a number for each class: 1,2.5.")
+    label_smoothing: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of the label given to all classes alike."
+    )
     doc_stride: int | None = Field(
-        None, ge=0, description="qa: tokens that a window shares with the next; unset: 128, or half of the window."
+        default=None,
+        ge=0,
+        description="qa: tokens that a window shares with the next; unset: 128, or half of the window.",
     )
-    max_answer_length: int | None = Field(None, ge=1, description="qa: longest answer in tokens; unset: 30.")
+    max_answer_length: int | None = Field(default=None, ge=1, description="qa: longest answer in tokens; unset: 30.")
     max_question_length: int | None = Field(
-        None, ge=1, description="qa: tokens of a question that are kept; unset: 64."
+        default=None, ge=1, description="qa: tokens of a question that are kept; unset: 64."
     )
-    loss: str | None = Field(None, description="similarity: contrastive or cosine; unset: contrastive.")
-    pooling: str | None = Field(None, description="similarity: mean or cls; unset: mean.")
+    loss: str | None = Field(default=None, description="similarity: contrastive or cosine; unset: contrastive.")
+    pooling: str | None = Field(default=None, description="similarity: mean or cls; unset: mean.")
     temperature: float | None = Field(
-        None, gt=0, description="similarity: what cosines are divided by in the contrastive loss; unset: 0.05."
+        default=None, gt=0, description="similarity: what cosines are divided by in the contrastive loss; unset: 0.05."
     )
     negative_column: str | None = Field(
-        None, description="similarity: the column with a text that does not belong to the first; unset: guessed."
+        default=None,
+        description="similarity: the column with a text that does not belong to the first; unset: guessed.",
     )
-    metric: str | None = Field(None, description="What early stopping and tables go by; unset: the task's own.")
+    metric: str | None = Field(default=None, description="What early stopping and tables go by; unset: the task's own.")
     patience: int | None = Field(
-        None, ge=1, description="Stop after so many epochs without a better metric, and go back to the best."
+        default=None, ge=1, description="Stop after so many epochs without a better metric, and go back to the best."
     )
 
     def save(self, path: str | Path) -> None:
