@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,16 +99,15 @@ def read_lines(path: str | Path, report: ReadingReport | None = None) -> Iterato
 def text_lines(stream: ByteStream, report: ReadingReport) -> Iterator[str]:
     """A document per non-blank line, or several for a long one."""
     last = 0
+    longest = sentences.MAX_DOCUMENT_CHARS
     for number, line in decode_lines(stream, report, cut_long_lines=True):
-        pieces: Iterable[str] = (line,)
-        if number == last or len(line) > sentences.MAX_DOCUMENT_CHARS:
-            report.note_long(f"{stream.path}:{number}")
-            pieces = sentences.cut_long_text(line)
+        is_long = number == last or len(line) > longest
         last = number
-        for piece in pieces:
-            document = report.take(piece)
-            if document is not None:
-                yield document
+        if is_long:
+            report.note_long(f"{stream.path}:{number}")
+            yield from filter(None, map(report.take, sentences.cut_long_text(line)))
+        elif (document := report.take(line)) is not None:
+            yield document
 
 
 def text_paragraphs(stream: ByteStream, report: ReadingReport) -> Iterator[str]:

@@ -83,9 +83,10 @@ def _watch(records: Iterator[Texts], tally: RecordTally) -> Iterator[Texts]:
     A pair is one document whatever its length, and no row holds as much: its texts keep their beginnings.
     """
     is_blank = True
+    longest = sentences.MAX_DOCUMENT_CHARS
     for texts in records:
         is_blank = False
-        if max(map(len, texts)) <= sentences.MAX_DOCUMENT_CHARS:
+        if len(texts[0]) <= longest >= len(texts[-1]):
             yield texts
         elif len(texts) > 1:
             yield tuple(next(sentences.cut_long_text(text)) for text in texts)
