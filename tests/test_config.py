@@ -17,10 +17,13 @@ from maskwright.errors import InputError
 from maskwright.models.bert import BertConfig
 from maskwright.models.modernbert import ModernBertConfig
 from maskwright.presets import PRESETS
+from maskwright.recipes import list_recipes
 from maskwright.runs.model import _MODERNBERT_NAMES
 from maskwright.sections.base import Section
 from maskwright.sections.model import ModelConfig
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
+from maskwright.tasks.config import load_task_config
+from maskwright.untrusted import parse_yaml, read_yaml
 
 SOURCE = Path(maskwright.__file__).parent
 VALUES: dict[str, Any] = {
@@ -137,6 +140,16 @@ def test_a_mistake_is_answered_with_the_key_and_what_would_do(overrides: list[st
         (b"run: !!python/object/apply:os.getcwd []", "is not valid YAML"),
         (b"- run", "holds a list; expected sections such as"),
         (b"just words", "holds a str; expected sections such as"),
+        (b"a: " + b"1" * 5000, "line 1: has a number of more than 4300 digits"),
+        (b"a: " + b"1:" * 5000 + b"1", "line 1: has a number of more than 4300 digits"),
+        (b"a: 2026-13-45", "is not valid YAML: month must be in 1..12"),
+        (b"run:\n  name: a\n  seed: 1\n  name: b\n", "line 4: gives the key 'name' a second time; keep one of them"),
+        (b"run: {}\n\nrun: {}\n", "line 3: gives the key 'run' a second time"),
+        (b"run: &a {name: *a}", "line 1: refers to what it is a part of"),
+        (b"run: *missing", "is not valid YAML: found undefined alias"),
+        (b"[" * 100 + b"]" * 100, "line 1: is nested more than 64 levels deep"),
+        (b"- " * 5000, "line 1: is nested more than 64 levels deep"),
+        (b"# " + b"x" * (2 << 20), "is larger than 2,097,152 bytes"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused_in_one_line(tmp_path: Path, content: bytes, complaint: str) -> None:
@@ -348,3 +361,49 @@ def test_a_preset_named_in_python_has_its_values() -> None:
     assert Config(preset="low_resource") == Config.from_preset("low_resource")
     given = Config(preset="low_resource", masking={"ratio": 0.4})
     assert (given.masking.ratio, given.masking.random_token_ratio) == (0.4, 0.05)
+
+
+ALIAS_BOMB = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
+MERGE_BOMB = "".join(f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 10)}]\n  k{n}: 1\n" for n in range(1, 10))
+
+
+@pytest.mark.parametrize("bomb", [ALIAS_BOMB, MERGE_BOMB], ids=["alias", "merge"])
+@pytest.mark.parametrize("read", [load_config, load_task_config])
+def test_aliases_that_stand_for_too_much_are_refused(tmp_path: Path, read: Callable[[Path], object], bomb: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("a0: &a0 {x: 1, y: 2}\n" + bomb)
+    with pytest.raises(InputError, match=r"config.yaml, line \d+: stands for more than 200,000 values") as refusal:
+        read(path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_aliases_and_merged_sections_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "\ufeffrun: {name: é}\noptimizer: &o {weight_decay: 0.5, learning_rate: 1.e-3}\n"
+        "data: {train: &t corpus.txt, validation: *t}\n",
+        encoding="utf-8",
+    )
+    config = load_config(path)
+    assert (config.run.name, config.data.validation, config.optimizer.weight_decay) == ("é", "corpus.txt", 0.5)
+    merged = parse_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\n", "text")
+    assert (
+        merged
+        == yaml.safe_load("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\n")
+        == {
+            "a": {"x": 1, "y": 2},
+            "b": {"x": 1, "y": 3},
+        }
+    )
+
+
+def test_a_value_on_the_command_line_has_the_same_bounds() -> None:
+    with pytest.raises(InputError, match="line 1: gives the key 'path' a second time"):
+        load_config(None, ["data.train={path: a.txt, path: b.txt}"])
+    with pytest.raises(InputError, match="nested more than 64 levels"):
+        load_config(None, ["data.train=" + "[" * 1000 + "]" * 1000])
+
+
+def test_every_recipe_is_read_as_yaml_reads_it() -> None:
+    for recipe in list_recipes():
+        assert read_yaml(recipe.path) == yaml.safe_load(recipe.path.read_text(encoding="utf-8"))

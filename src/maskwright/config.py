@@ -24,6 +24,7 @@ from maskwright.sections.training import MaskingConfig, OptimizerConfig, Schedul
 from maskwright.sections.translation import find_spellings, translate
 from maskwright.storage import write_text
 from maskwright.suggestions import suggest
+from maskwright.untrusted import read_yaml
 
 
 class RunConfig(Section):
@@ -199,10 +200,7 @@ def _check_sections(values: Mapping[str, Any]) -> None:
 def _read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"no configuration file at {path}")
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    values = read_yaml(path)
     if values is None:
         return {}
     if not isinstance(values, dict):

@@ -15,7 +15,7 @@ from rich.console import Console
 from maskwright.config import build_config
 from maskwright.errors import InputError, RunError, RunInterruptedError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.runs import interruption
+from maskwright.runs import interruption, texts
 from maskwright.runs import pretrain as pretrain_module
 from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.folder import RunFolder
@@ -118,6 +118,19 @@ def test_a_resumed_run_has_the_metrics_weights_and_figures_of_an_unbroken_one(
         assert finals[0] == finals[1], moment
         bests = [(one.checkpoints / "best.json").read_text() for one in (folder, unbroken)]
         assert bests[0] == bests[1], moment
+
+
+def test_a_run_that_goes_on_with_its_texts_in_files_equals_an_unbroken_one_in_memory(
+    settings: dict[str, Any], unbroken: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts, "SPILL_CHARS", 100)
+    with pytest.MonkeyPatch.context() as patch:
+        kill_after(patch, *_MOMENTS["after an evaluation"])
+        with pytest.raises(KilledError):
+            run(settings, "broken")
+    folder = run(settings, "broken")
+    assert read_lines(folder) == read_lines(unbroken)
+    assert (folder.model / "model.safetensors").read_bytes() == (unbroken.model / "model.safetensors").read_bytes()
 
 
 def signal_in(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, number: int, is_time: Any = None) -> None:

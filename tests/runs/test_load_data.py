@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from maskwright.config import build_config
 from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
+from maskwright.runs import texts as texts_module
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.prepare import PrepareOptions, prepare
 from maskwright.sections.data import build_sources
@@ -178,3 +181,69 @@ def test_each_kind_of_input_has_its_own_remedy_for_being_slow(tiny_values, prepa
     from_shards = advise(data={**tiny_values["data"], "train": str(prepared)})
     assert f"copy {prepared} to a local disk" in from_shards
     assert "maskwright prepare" not in from_shards
+
+
+def batches_of(data: TrainingData) -> list[list[Any]]:
+    """Everything in the batches of two epochs of training and one of evaluation."""
+    epochs = [data.train.epoch(0), data.train.epoch(1), data.validation.epoch(0)]
+    return [
+        [None if (value := getattr(batch, field.name)) is None else value.tolist() for field in fields(batch)]
+        for epoch in epochs
+        for batch in epoch
+    ]
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"masking": {"strategy": "whole_word"}},
+        {"tokenizer": {"type": "byte_level_bpe", "vocab_size": 400}},
+        {"pairs": {"task": "nsp"}, "data": {"max_length": 64}},
+        {"augmentation": {"probability": 0.5, "word_dropout": 0.3}},
+        {"quality": {"drop_duplicates": True, "min_chars": 20}, "masking": {"strategy": "whole_word"}},
+    ],
+    ids=["plain", "words", "bytes", "made-pairs", "augmented", "cleaned"],
+)
+@pytest.mark.parametrize("is_given", [False, True], ids=["share-held-out", "held-out-given"])
+def test_texts_beyond_the_limit_are_in_files_and_give_the_same_batches(
+    tiny_values, tmp_path, sentences, monkeypatch, sections, is_given
+):
+    more = [f"{text} é \ud83d 漢字" for text in sentences]
+    for name, texts in (("a", sentences), ("b", more), ("c", sentences[::-1])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(texts), encoding="utf-8", errors="replace")
+    sources = [str(tmp_path / "a.txt"), {"path": str(tmp_path / "b.txt"), "weight": 1.5}, str(tmp_path / "c.txt")]
+    tiny_values["data"] |= {"train": sources, "validation": str(tmp_path / "c.txt") if is_given else None}
+    for section, values in sections.items():
+        tiny_values[section] = tiny_values.get(section, {}) | values
+    plain_said: list[str] = []
+    plain = load(tiny_values, plain_said)
+    limit = sum(map(len, sentences)) + sum(map(len, more)) // 2
+    monkeypatch.setattr(texts_module, "SPILL_CHARS", limit)
+    monkeypatch.setattr(texts_module, "_CHUNK_BYTES", 100)
+    before = sorted(tmp_path.rglob("*"))
+    said: list[str] = []
+    spilled = load(tiny_values, said)
+    assert sorted(tmp_path.rglob("*")) == before, "the files have no names"
+    assert spilled.fingerprint == plain.fingerprint
+    assert spilled.tokenizer.backend.to_str() == plain.tokenizer.backend.to_str()
+    assert batches_of(spilled) == batches_of(plain)
+    assert batches_of(spilled) == batches_of(plain), "files are read again and again"
+    notice = f"the texts have more than {limit:,} characters: they and their tokens are kept in temporary files in"
+    assert [line for line in said if line not in plain_said] == [line for line in said if line.startswith(notice)]
+    assert str(tmp_path) in next(line for line in said if line.startswith(notice))
+    for data, is_in_file in ((plain, False), (spilled, True)):
+        stores = [data.train.shards.store(shard) for shard in range(3)]
+        assert [isinstance(one.ids, np.memmap) for one in stores] == [
+            is_in_file and one.num_tokens > 0 for one in stores
+        ]
+
+
+def test_a_disk_that_is_full_of_texts_is_named(tiny_values, tmp_path, monkeypatch):
+    monkeypatch.setattr(texts_module, "SPILL_CHARS", 100)
+    full = Path("/dev/full").open("w+b")  # noqa: SIM115 (the run closes it)
+    monkeypatch.setattr(texts_module.tempfile, "TemporaryFile", lambda **_: full)
+    tiny_values["run"]["out"] = str(tmp_path / "not" / "there")
+    with pytest.raises(OSError, match="No space left on device") as failure:
+        load(tiny_values)
+    assert failure.value.filename == str(tmp_path)

@@ -16,6 +16,7 @@ from rich.console import Console
 from maskwright.config import build_config
 from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
+from maskwright.runs import pair_texts, texts
 from maskwright.runs.callbacks import PeriodicCheckpoints
 from maskwright.runs.checkup.text import check_documents
 from maskwright.runs.folder import RunFolder
@@ -117,6 +118,27 @@ def test_pairs_longer_than_a_row_are_cut_and_said(values, pairs, tmp_path):
     counts = {tuple(len(text.split()) for text in pair) for pair in found if pair[0].startswith("word")}
     assert counts == {(26, 3), (15, 14)}
     assert "are pairs longer than a row of 32 and lost an end" in check_documents(data.train).text
+
+
+def test_pairs_beyond_the_limit_are_in_files_and_give_the_same_batches(values, pairs, tmp_path, monkeypatch):
+    write_pairs(tmp_path / "pairs.jsonl", [*pairs, ("word " * 40, "end " * 3), ("fine", "\x01")])
+    values["tokenizer"] = {"vocab_size": 300}
+    monkeypatch.setattr(pair_texts, "CHUNK_CHARS", 500)
+    plain_said: list[str] = []
+    plain = load(values, plain_said)
+    monkeypatch.setattr(texts, "SPILL_CHARS", 1000)
+    said: list[str] = []
+    spilled = load(values, said)
+    assert spilled.fingerprint == plain.fingerprint
+    assert said[0].startswith("the texts have more than 1,000 characters")
+    assert said[1:] == plain_said
+    assert len(plain_said) == 2
+    for loader in ("train", "validation"):
+        stores = [getattr(data, loader).shards.store(0) for data in (plain, spilled)]
+        assert isinstance(stores[1].ids, np.memmap)
+        for name in ("ids", "offsets", "word_bits", "first_lengths"):
+            assert np.array_equal(getattr(stores[0], name), getattr(stores[1], name))
+        assert pairs_of(getattr(plain, loader), plain.tokenizer) == pairs_of(getattr(spilled, loader), plain.tokenizer)
 
 
 def test_pairs_without_tokens_are_left_out_and_said(values, pairs, tmp_path):

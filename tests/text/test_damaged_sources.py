@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from maskwright.errors import InputError
+from maskwright.text import files
 from maskwright.text.corpus import ReadingReport, read_lines
 from maskwright.text.sources import read_source
 
@@ -59,6 +61,76 @@ def test_a_file_that_only_claims_to_be_compressed_is_refused(tmp_path: Path, com
     assert f"{path} is damaged or cut off" in refusal_of(path)
     with pytest.raises(InputError, match="is damaged"):
         list(read_lines(path))
+
+
+def zstd_of_one_byte(num_blocks: int, window_log: int = 17) -> bytes:
+    """A frame of blocks that each repeat a letter 128 Ki times: 4 bytes that grow 32,768 times."""
+    block = ((128 << 10) << 3 | 1 << 1).to_bytes(3, "little") + b"a"
+    last = (1 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"a"
+    return b"\x28\xb5\x2f\xfd\x00" + bytes([(window_log - 10) << 3]) + block * num_blocks + last
+
+
+@pytest.mark.parametrize("kind", [".txt", ".jsonl", ".csv", ".parquet"])
+@pytest.mark.parametrize("compression", COMPRESS)
+def test_what_grows_too_much_when_decompressed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, compression: str
+) -> None:
+    monkeypatch.setattr(files, "FREE_BYTES", 4 << 20)
+    num_blocks = 1 << 8  # 32 MiB
+    bomb = zstd_of_one_byte(num_blocks) if compression == ".zst" else COMPRESS[compression](b"a" * (num_blocks << 17))
+    path = write(tmp_path, f"a{kind}{compression}", bomb)
+    message = refusal_of(path)
+    assert f"{path} grows more than 500 times when it is decompressed" in message
+    made = int(message.split(" refused after ")[1].split(" bytes")[0].replace(",", ""))
+    assert files.FREE_BYTES < made < 24 << 20
+
+
+def test_a_parquet_file_that_grows_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "FREE_BYTES", 4 << 20)
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["many words " * 1000] * 1000}), path)
+    assert f"{path} grows more than 500 times" in refusal_of(path)
+
+
+def test_repetitive_text_may_grow_as_long_as_it_is_small(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.txt.zst", zstd_of_one_byte(16))
+    assert sum(map(len, read_source(path))) == (16 << 17) + 1
+
+
+def test_decompression_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 512 << 20}]
+    for name, content in (
+        ("a.txt.zst", zstd_of_one_byte(4, window_log=31)),
+        ("a.txt.xz", lzma.compress(b"text\n" * 10, filters=filters)),
+    ):
+        message = refusal_of(write(tmp_path, name, content))
+        assert "needs more than 128 MiB of memory to be decompressed, the most that is allowed" in message
+
+
+def test_zeros_between_the_streams_of_an_xz_file_are_padding(tmp_path: Path) -> None:
+    padded = lzma.compress(b"one\ntw") + b"\0" * 8 + lzma.compress(b"o\nthree\n") + b"\0" * 4
+    assert list(read_source(write(tmp_path, "a.txt.xz", padded))) == ["one", "two", "three"]
+    assert "is damaged or cut off" in refusal_of(write(tmp_path, "b.txt.xz", padded + b"more"))
+
+
+def test_named_pipes_devices_sockets_and_links_to_nothing_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "good.txt", b"text\n")
+    pipe, link, listener = (tmp_path / name for name in ("pipe.txt", "link.txt", "socket.txt"))
+    os.mkfifo(pipe)
+    for source in (pipe, tmp_path, f"{tmp_path}/*.txt", f"{tmp_path}/**/*.txt"):
+        assert refusal_of(source) == f"{pipe} is a named pipe; give a regular file"
+    with pytest.raises(InputError, match="is a named pipe"):
+        list(read_lines(pipe))
+    pipe.unlink()
+    link.symlink_to("/dev/zero")
+    assert refusal_of(tmp_path) == f"{link} is a device; give a regular file"
+    link.unlink()
+    link.symlink_to("absent.txt")
+    assert refusal_of(tmp_path) == f"{link} is a link to a file that is not there; repair or remove it"
+    link.unlink()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(listener))
+        assert refusal_of(tmp_path) == f"{listener} is a socket; give a regular file"
 
 
 def test_a_corrupt_parquet_file_is_refused(tmp_path: Path) -> None:
@@ -188,7 +260,7 @@ def test_an_unknown_suffix_is_answered_with_the_known_ones(tmp_path: Path, name:
 def test_what_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
     assert refusal_of(tmp_path / "absent.txt") == f"no file, folder or glob match at {tmp_path / 'absent.txt'}"
     assert "holds no file that can be read" in refusal_of(tmp_path)
-    assert "is a binary file" in refusal_of(write(tmp_path, "a.jsonl", '{"text": "x"}'.encode("utf-16")))
+    assert "looks like UTF-16-LE" in refusal_of(write(tmp_path, "a.jsonl", '{"text": "x"}'.encode("utf-16-le")))
     assert "cannot be read: File name too long" in refusal_of("x" * 5000)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import bz2
 import csv
+import glob
 import gzip
 import io
 import json
@@ -21,10 +22,10 @@ from pyarrow import parquet
 
 from maskwright.errors import InputError
 from maskwright.sections.data import SourceConfig, build_sources
-from maskwright.text import files
+from maskwright.text import files, records, sentences
 from maskwright.text import sources as sources_module
 from maskwright.text.corpus import ReadingReport
-from maskwright.text.sources import fingerprint, list_files, read_source, read_sources
+from maskwright.text.sources import fingerprint, list_files, read_pairs, read_source, read_sources
 
 SHARED_TEXT = Path(__file__).parents[2].parent / "shared" / "data" / "text"
 DOCUMENTS = ["Plain words.", 'Said "so", and left', "Zażółć gęślą jaźń 漢字 🙂", "two\nlines"]
@@ -110,6 +111,87 @@ def test_a_line_over_the_limit_is_cut_at_a_space_with_nothing_lost(
     assert "".join(read_source(write(tmp_path, "b.txt", f"x{unbroken}".encode()))) == f"x{unbroken}"
     with pytest.raises(InputError, match=r"c\.jsonl:1 is a line of more than"):
         list(read_source(write(tmp_path, "c.jsonl", as_jsonl([line]))))
+
+
+@pytest.mark.parametrize("kind", [*ENCODE, "paragraphs"])
+def test_a_long_text_is_cut_into_the_same_documents_in_every_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(sentences, "MAX_DOCUMENT_CHARS", 1000)
+    monkeypatch.setattr(files, "_CHUNK_BYTES", 1500)
+    sentence = "A sentence of 漢字 words, about 3.5 or so, and 🙂 signs. "
+    text = (sentence * 100).strip()
+    encode = ENCODE["txt" if kind == "paragraphs" else kind]
+    suffix = "txt" if kind == "paragraphs" else kind
+    path = write(tmp_path, f"a.{suffix}", encode([text, "short", "🙂" * 2500]))
+    source = {"path": str(path), "documents": "paragraphs" if kind == "paragraphs" else "lines"}
+    report = ReadingReport()
+    documents = list(read_source(source, report))
+    num_pieces = documents.index("short")
+    assert " ".join(documents[:num_pieces]) == text
+    assert all(1000 - 2 * len(sentence) < len(piece) <= 1000 for piece in documents[: num_pieces - 1])
+    assert all(piece.endswith(" signs.") for piece in documents[:num_pieces])
+    assert documents[num_pieces:] == ["short", "🙂" * 1000, "🙂" * 1000, "🙂" * 500]
+    assert report.num_documents == len(documents)
+    assert report.num_long_lines == 2
+    assert "2 texts of more than 1,000 characters were cut" in report.warnings()[0]
+
+
+def test_a_long_text_without_sentences_is_cut_at_a_blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "MAX_DOCUMENT_CHARS", 100)
+    text = "".join(f"word{number}\t" for number in range(100)) + " " * 300 + "end"
+    pieces = list(sentences.cut_long_text(text))
+    assert [*"\t".join(pieces[:-1]).split(), pieces[-1]] == text.split()
+    assert max(map(len, pieces)) <= 100
+    assert list(sentences.cut_long_text(" short ")) == [" short "]
+
+
+def test_the_texts_of_a_long_pair_keep_their_beginnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "MAX_DOCUMENT_CHARS", 100)
+    rows = [{"text": "first " * 50, "other": "second"}, {"text": "third", "other": "fourth"}]
+    path = write(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    pairs = list(read_pairs({"path": str(path), "second_column": "other"}))
+    assert pairs == [(("first " * 16).strip(), "second"), ("third", "fourth")]
+
+
+def test_a_long_parquet_column_is_read_a_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in memory at once is bounded by bytes, not by rows alone."""
+    monkeypatch.setattr(records, "_BATCH_BYTES", 1 << 20)
+    table = pyarrow.table({"text": ["".join(chr(97 + (n * k) % 26) for k in range(100_000)) for n in range(100)]})
+    parquet.write_table(table, tmp_path / "a.parquet", use_dictionary=False, write_batch_size=1)
+    list(read_source(tmp_path / "a.parquet"))
+    before = pyarrow.default_memory_pool().bytes_allocated()
+    most = 0
+    for _ in read_source(tmp_path / "a.parquet"):
+        most = max(most, pyarrow.default_memory_pool().bytes_allocated() - before)
+    assert most < 6 << 20
+
+
+def test_links_are_followed_once_and_loops_end(tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    for name in ("b/one.txt", "b/c/two.txt", "three.txt"):
+        write(folder, name, name.encode())
+    outside = write(tmp_path, "outside/four.txt", b"four")
+    (folder / "a").symlink_to(folder / "b", target_is_directory=True)
+    (folder / "b" / "up").symlink_to(folder, target_is_directory=True)
+    (folder / "b" / "up2").symlink_to("..", target_is_directory=True)
+    (folder / "out").symlink_to(outside.parent, target_is_directory=True)
+    (folder / "0.txt").symlink_to(folder / "three.txt")
+    names = ["b/c/two.txt", "b/one.txt", "out/four.txt", "three.txt"]
+    for source in (str(folder), f"{folder}/**/*.txt", f"{folder}/**"):
+        assert [file.relative_to(folder).as_posix() for file in list_files(source)] == names
+    assert [file.name for file in list_files(f"{folder}/*.txt")] == ["three.txt"]
+    assert [file.name for file in list_files(f"{folder}/**/c/*.txt")] == ["two.txt"]
+    assert [file.name for file in list_files(f"{folder}/*/**/*o*.txt")] == ["two.txt", "one.txt", "four.txt"]
+    assert [file.name for file in list_files(folder / "0.txt")] == ["0.txt"]
+
+
+def test_a_glob_of_any_depth_leaves_hidden_files_alone_as_others_do(tmp_path: Path) -> None:
+    for name in ("a/one.txt", ".git/two.txt", "a/.three.txt", "a/.b/four.txt"):
+        write(tmp_path, name, b"text")
+    for pattern in ("**/*.txt", "a/**/*.txt", "**", "*/*.txt", "**/.b/*.txt", "**/.*.txt", "a/**/one.txt"):
+        wanted = [Path(file) for file in glob.glob(f"{tmp_path}/{pattern}", recursive=True) if Path(file).is_file()]
+        assert list_files(f"{tmp_path}/{pattern}") == sorted(wanted)
 
 
 def test_a_folder_is_all_its_readable_files_in_order(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
 from maskwright.errors import InputError
+from maskwright.text import tokenizer_files
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
 
 _ARCHIVE = Path(__file__).parents[2].parent / "shared" / "data" / "tokenizers.tar.xz"
@@ -215,3 +216,30 @@ def test_an_added_token_that_falls_on_a_taken_id_is_refused() -> None:
     backend.add_tokens(["a", "b", "c", "d"])
     with pytest.raises(InputError, match=r"the tokens .* and 'word' share the id 9"):
         Tokenizer(backend)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"])
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b'{"a": ' + b"[" * 1000 + b"]" * 1000 + b"}", "is nested more than 64 levels deep"),
+        (b'{"a": [' + b"[]," * 1_000_000 + b"[]]}", "has more than 1,000,000 JSON values"),
+        (b'{"a": "' + b" " * (16 << 20) + b'"}', "is larger than 16777216 bytes"),
+        (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+    ],
+    ids=["deep", "many", "large", "twice"],
+)
+def test_the_small_files_of_a_tokenizer_have_bounds(bert: Path, name: str, content: bytes, complaint: str) -> None:
+    (bert / name).write_bytes(content)
+    with pytest.raises(InputError, match=complaint) as refusal:
+        load_tokenizer(bert)
+    assert str(bert / name) in str(refusal.value)
+    assert len(str(refusal.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt"])
+def test_a_vocabulary_beyond_any_published_one_is_refused(bert: Path, monkeypatch, name: str) -> None:
+    monkeypatch.setattr(tokenizer_files, "_MAX_BYTES", 1 << 20)
+    (bert / name).write_bytes(b" " * ((1 << 20) + 1))
+    with pytest.raises(InputError, match=f"{name} is larger than 1 MiB, the most that is read of it"):
+        load_tokenizer(bert)

@@ -1,12 +1,15 @@
-"""A tokenized corpus in memory, and its cutting into samples that fit a row."""
+"""A tokenized corpus in memory or mapped from a file, and its cutting into samples that fit a row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
+
+_COUNTED_IDS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,52 @@ class TokenStore:
         return len(self.ids)
 
     def count_ids(self, vocab_size: int) -> NDArray[np.int64]:
-        """How often each id occurs."""
-        return np.bincount(self.ids, minlength=vocab_size)
+        """How often each id occurs; counted in parts, since numpy makes 64 bits of each id for it."""
+        counts = np.zeros(max(vocab_size, 1 + int(self.ids.max(initial=0))), dtype=np.int64)
+        for start in range(0, len(self.ids), _COUNTED_IDS):
+            counts += np.bincount(self.ids[start : start + _COUNTED_IDS], minlength=len(counts))
+        return counts
+
+
+class StoreBuilder:
+    """Makes a store of documents that come part by part; with a `file`, the ids are there and not in memory."""
+
+    def __init__(self, vocab_size: int, with_words: bool, file: IO[bytes] | None = None) -> None:
+        self._dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+        self._file = file
+        self._ids: list[NDArray[np.integer]] = []
+        self._lengths: list[NDArray[np.integer]] = []
+        self._word_bits: list[NDArray[np.uint8]] = []
+        self._pending_words = np.empty(0, bool) if with_words else None
+        """Beginnings of words that do not fill a byte yet."""
+
+    def add(
+        self, ids: NDArray[np.integer], lengths: NDArray[np.integer], word_starts: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Documents of these lengths one after another, and which ids begin a word, if that is to be known."""
+        ids = ids.astype(self._dtype)
+        if self._file is None:
+            self._ids.append(ids)
+        else:
+            self._file.write(ids.tobytes())
+        self._lengths.append(lengths[lengths > 0])
+        if self._pending_words is not None:
+            assert word_starts is not None
+            pending = np.concatenate([self._pending_words, word_starts])
+            num_whole = len(pending) // 8 * 8
+            self._word_bits.append(np.packbits(pending[:num_whole]))
+            self._pending_words = pending[num_whole:]
+
+    def build(self) -> TokenStore:
+        lengths = np.concatenate([np.empty(0, np.int64), *self._lengths])
+        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        word_bits = None
+        if self._pending_words is not None:
+            word_bits = np.concatenate([*self._word_bits, np.packbits(self._pending_words)])
+        if self._file is None or not offsets[-1]:
+            return TokenStore(np.concatenate([np.empty(0, self._dtype), *self._ids]), offsets, word_bits)
+        self._file.flush()
+        return TokenStore(np.memmap(self._file, self._dtype, mode="r"), offsets, word_bits)
 
 
 @dataclass(frozen=True)

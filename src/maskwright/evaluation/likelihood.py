@@ -20,11 +20,11 @@ from maskwright.errors import InputError
 from maskwright.evaluation.answers import check_finite, predict_places
 from maskwright.evaluation.rows import Ids, group_by_length, split_batches
 from maskwright.models.encoding import find_max_length
-from maskwright.models.untrusted_json import shorten
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.encoding import encode_corpus
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer
 from maskwright.training.modes import evaluation_mode
+from maskwright.untrusted import shorten
 
 
 @dataclass(frozen=True)

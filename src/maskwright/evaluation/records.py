@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
-from maskwright.models.untrusted_json import shorten
 from maskwright.text.corpus import ReadingReport, decode_lines
 from maskwright.text.files import file_format, find_files, open_stream
+from maskwright.untrusted import shorten
 
 
 @dataclass(frozen=True)

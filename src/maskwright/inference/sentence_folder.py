@@ -8,7 +8,7 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.inference.embedding import EmbeddingSettings, Pooling
-from maskwright.models.untrusted_json import MAX_FILE_BYTES, parse_json_object, read_json_object, shorten
+from maskwright.untrusted import MAX_FILE_BYTES, parse_json_object, read_json_object, shorten
 
 _MODULES_FILE = "modules.json"
 _TRANSFORMER_FILE = "sentence_bert_config.json"

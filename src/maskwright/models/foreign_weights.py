@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
-from maskwright.models.untrusted_json import read_json_object
+from maskwright.untrusted import read_json_object
 
 _PICKLED = "pickled weights are not read, because loading them runs code"
 _REASONS = {

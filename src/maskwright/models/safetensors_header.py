@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from maskwright.errors import InputError
-from maskwright.models.untrusted_json import ADVICE, parse_json_object, shorten
+from maskwright.untrusted import ADVICE, parse_json_object, shorten
 
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""

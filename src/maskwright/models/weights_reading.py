@@ -19,7 +19,7 @@ from torch import Tensor
 from maskwright.errors import InputError, InputWarning
 from maskwright.models.foreign_weights import find_foreign_weights, refuse_foreign_weights
 from maskwright.models.safetensors_header import TensorInfo, damaged, read_header
-from maskwright.models.untrusted_json import ADVICE, read_json_object, shorten
+from maskwright.untrusted import ADVICE, read_json_object, shorten
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from maskwright.batch import PackedBatch
@@ -11,14 +12,14 @@ from maskwright.data.shards import Shards
 from maskwright.sections.data import AugmentationConfig
 from maskwright.text.augmentation import SampleKey, augment
 
-Encode = Callable[[Sequence[Sequence[str]]], Shards]
+Encode = Callable[[Sequence[Iterable[str]]], Shards]
 
 
 class AugmentedLoader(PackedLoader):
     """Holds texts; each epoch they are augmented, tokenized and packed anew, as a function of (seed, epoch)."""
 
     def __init__(
-        self, texts: Sequence[Sequence[str]], encode: Encode, augmentation: AugmentationConfig, **options: Any
+        self, texts: Sequence[Iterable[str]], encode: Encode, augmentation: AugmentationConfig, **options: Any
     ) -> None:
         self._texts, self._encode, self._augmentation, self._options = texts, encode, augmentation, options
         super().__init__(self._shards_of(options["seed"], epoch=0), **options)
@@ -38,11 +39,10 @@ class AugmentedLoader(PackedLoader):
         return loader.for_rank(self.rank, self.world_size)
 
     def _shards_of(self, seed: int, epoch: int) -> Shards:
-        sample = 0
-        augmented: list[list[str]] = []
-        for documents in self._texts:
-            augmented.append([])
+        numbers = count()
+
+        def augmented(documents: Iterable[str]) -> Iterator[str]:
             for text in documents:
-                augmented[-1].append(augment(text, SampleKey(seed, epoch, sample), self._augmentation))
-                sample += 1
-        return self._encode(augmented)
+                yield augment(text, SampleKey(seed, epoch, next(numbers)), self._augmentation)
+
+        return self._encode([augmented(documents) for documents in self._texts])  # one source after the other

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from maskwright.config import Config, flatten, load_config
 from maskwright.errors import InputError
 from maskwright.models.pretrained import CHECKPOINTS_FOLDER, MODEL_FOLDER
@@ -20,6 +18,7 @@ from maskwright.ownership import LOCK_FILE, Say, owning
 from maskwright.storage import read_json, write_text
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.trackers import TRACKERS_FOLDER
+from maskwright.untrusted import read_yaml
 
 _CORE_SECTIONS = {"run", "model", "tokenizer", "data", "masking", "optimizer", "schedule", "training"}
 """What the configuration of every run has, also of those begun before sections were added."""
@@ -102,8 +101,8 @@ class RunFolder:
     def is_run(self) -> bool:
         """Whether a run was begun here: a configuration alone does not tell, people keep their own in folders."""
         try:
-            values = yaml.safe_load(self.config_file.read_bytes())
-        except (OSError, ValueError, yaml.YAMLError):
+            values = read_yaml(self.config_file)
+        except (OSError, InputError):
             return False
         return isinstance(values, dict) and set(values) >= _CORE_SECTIONS
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -24,17 +25,19 @@ from maskwright.data.shards import (
     is_prepared,
     read_manifest,
 )
-from maskwright.data.store import TokenStore
+from maskwright.data.store import StoreBuilder, TokenStore
 from maskwright.errors import InputError
 from maskwright.models.pretrained import resolve_folder
 from maskwright.runs.augmented import AugmentedLoader
 from maskwright.runs.pair_texts import encode_pairs, warn_of_losses
-from maskwright.runs.texts import Documents, Say, read_documents
+from maskwright.runs.texts import Documents, Say, Spill, build_spill, read_documents
 from maskwright.sections.data import AugmentationConfig, QualityConfig, build_sources
-from maskwright.text.encoding import encode_corpus
+from maskwright.storage import naming
+from maskwright.text.encoding import encode_ids, encode_texts
 from maskwright.text.text_pairs import Document, TextPair, list_texts
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer import CHUNK_CHARS, Tokenizer, group_texts, load_tokenizer
 from maskwright.text.training import train_tokenizer
+from maskwright.text.words import build_boundaries
 
 _COUNTED_SHARDS = 32
 
@@ -58,27 +61,32 @@ def load_data(config: Config, kept_tokenizer: Path | None, warn: Say) -> Trainin
 
 
 def _read_texts(config: Config, kept_tokenizer: Path | None, warn: Say) -> TrainingData:
-    documents = read_documents(config, warn)
-    tokenizer = get_tokenizer(config, [text for texts in documents.train for text in texts], kept_tokenizer)
+    spill = build_spill(config, warn)
+    documents = read_documents(config, warn, spill)
+    tokenizer = get_tokenizer(config, lambda: chain.from_iterable(documents.train), kept_tokenizer)
     weights = [source.weight for source in build_sources(config.data.train)]
     options = _loader_options(config, tokenizer) | ({"pairing": GivenPairs()} if documents.are_pairs else {})
-    train = _pack(documents.train, weights, config.augmentation, **options, shuffle=True)
-    validation = _pack([documents.validation], **options, shuffle=False)
+    train = _pack(documents.train, weights, config.augmentation, spill, **options, shuffle=True)
+    validation = _pack([documents.validation], spill=spill, **options, shuffle=False)
     warn_of_losses([train.shards, validation.shards], config.data.max_length, warn)
     return TrainingData(tokenizer, train, validation, _hash_texts(documents, tokenizer))
 
 
 def _pack(
-    texts: Sequence[Sequence[str]],
+    texts: Sequence[Iterable[str]],
     weights: Sequence[float] = (1.0,),
     augmentation: AugmentationConfig | None = None,
+    spill: Spill | None = None,
     **options: Any,
 ) -> PackedLoader:
     """A loader over the texts of each source; of pairs, the first and the second text by turns."""
     tokenizer: Tokenizer = options["tokenizer"]
 
-    def encode(texts: Sequence[Sequence[str]]) -> Shards:
-        return StoresInMemory([_encode(tokenizer, one, options) for one in texts], weights)
+    def encode(texts: Sequence[Iterable[str]]) -> Shards:
+        if spill is None or not spill.is_active:
+            return StoresInMemory([_encode(tokenizer, one, options) for one in texts], weights)
+        with naming(spill.folder):
+            return StoresInMemory([_encode(tokenizer, one, options, spill.open_file()) for one in texts], weights)
 
     if augmentation is not None and augmentation.probability:
         loader: PackedLoader = AugmentedLoader(texts, encode, augmentation, **options)
@@ -153,7 +161,7 @@ def _validation_folder(config: Config, folder: Path) -> Path:
     return Path(config.data.validation)
 
 
-def get_tokenizer(config: Config, documents: list[str], kept: Path | None) -> Tokenizer:
+def get_tokenizer(config: Config, documents: Callable[[], Iterable[str]], kept: Path | None) -> Tokenizer:
     """The tokenizer `kept` by a run that goes on, else the configured one, the starting model's, or one trained."""
     if kept is not None and (kept / "tokenizer.json").is_file():
         return load_tokenizer(kept)
@@ -236,11 +244,18 @@ def _tokenizer_options(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _encode(tokenizer: Tokenizer, texts: Sequence[str], options: Mapping[str, Any]) -> TokenStore:
-    """What a loader with these options reads."""
+def _encode(
+    tokenizer: Tokenizer, texts: Iterable[str], options: Mapping[str, Any], file: IO[bytes] | None = None
+) -> TokenStore:
+    """What a loader with these options reads; with a `file`, the ids are there."""
     if isinstance(options.get("pairing"), GivenPairs):
-        return encode_pairs(tokenizer, texts, options["row_length"])
-    if not options.get("with_words", False):
-        return TokenStore.from_documents(tokenizer.encode_batch(texts), tokenizer.vocab_size)
-    encoded = encode_corpus(texts, tokenizer)
-    return TokenStore.from_arrays(encoded.ids, encoded.lengths, encoded.word_starts, tokenizer.vocab_size)
+        return encode_pairs(tokenizer, texts, options["row_length"], file)
+    boundaries = build_boundaries(tokenizer) if options.get("with_words", False) else None
+    builder = StoreBuilder(tokenizer.vocab_size, boundaries is not None, file)
+    for group in group_texts(texts, CHUNK_CHARS):
+        if boundaries is None:
+            builder.add(*encode_ids(group, tokenizer))
+        else:
+            encoded = encode_texts(group, tokenizer, boundaries)
+            builder.add(encoded.ids, encoded.lengths, encoded.word_starts)
+    return builder.build()

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import IO
+
+import numpy as np
 
 from maskwright.data.given_pairs import PairStore, Segments, find_room
 from maskwright.data.shards import Shards
+from maskwright.data.store import StoreBuilder
 from maskwright.runs.texts import Say
-from maskwright.text.encoding import encode_corpus
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.encoding import encode_texts
+from maskwright.text.tokenizer import CHUNK_CHARS, Tokenizer, group_texts
+from maskwright.text.words import build_boundaries
 
 
-def encode_pairs(tokenizer: Tokenizer, texts: Sequence[str], row_length: int) -> PairStore:
-    """The pairs whose first and second texts come by turns; words are known."""
-    encoded = [encode_corpus(side, tokenizer) for side in (texts[::2], texts[1::2])]
-    firsts, seconds = (Segments(side.ids, side.lengths, side.word_starts) for side in encoded)
-    return PairStore.from_segments(firsts, seconds, tokenizer.vocab_size, find_room(row_length))
+def encode_pairs(
+    tokenizer: Tokenizer, texts: Iterable[str], row_length: int, file: IO[bytes] | None = None
+) -> PairStore:
+    """The pairs whose first and second texts come by turns; words are known. With a `file`, the ids are there."""
+    boundaries = build_boundaries(tokenizer)
+    builder = StoreBuilder(tokenizer.vocab_size, with_words=True, file=file)
+    first_lengths = [np.empty(0, np.int64)]
+    num_cut = num_empty = 0
+    for group in group_texts(texts, CHUNK_CHARS, multiple=2):
+        encoded = [encode_texts(side, tokenizer, boundaries) for side in (group[::2], group[1::2])]
+        firsts, seconds = (Segments(side.ids, side.lengths, side.word_starts) for side in encoded)
+        part = PairStore.from_segments(firsts, seconds, tokenizer.vocab_size, find_room(row_length))
+        assert part.word_bits is not None
+        words = np.unpackbits(part.word_bits, count=part.num_tokens).astype(bool)
+        builder.add(part.ids, np.diff(part.offsets), words)
+        first_lengths.append(part.first_lengths)
+        num_cut, num_empty = num_cut + part.num_cut, num_empty + part.num_empty
+    store = builder.build()
+    return PairStore(
+        store.ids,
+        store.offsets,
+        store.word_bits,
+        first_lengths=np.concatenate(first_lengths),
+        num_cut=num_cut,
+        num_empty=num_empty,
+    )
 
 
 def warn_of_losses(corpora: Sequence[Shards], row_length: int, warn: Say) -> None:

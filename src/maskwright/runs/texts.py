@@ -1,31 +1,155 @@
-"""The texts of a run: read from its sources, cleaned, and some of them held out."""
+"""The texts of a run: read from its sources, cleaned, and some of them held out.
+
+Few texts are lists in memory; many are in files without a name, which the system frees when the process ends, however
+it does. A run that goes on reads its sources anew.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, Protocol
+from itertools import chain, islice, repeat
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
 
 from maskwright.config import Config
 from maskwright.errors import InputError
 from maskwright.sections.data import QualityConfig, SourceConfig, build_sources, check_can_hold_out, hold_pairs
+from maskwright.storage import naming
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.quality import DocumentCleaner, QualityReport
 from maskwright.text.sources import read_pairs, read_source
-from maskwright.text.text_pairs import Document, PairCleaner, TextPair, list_texts
+from maskwright.text.text_pairs import Document, PairCleaner, TextPair
 
 Say = Callable[[str], None]
+SPILL_CHARS = 256_000_000
+"""Texts of a run that are kept in memory; with what is made of them, some 3 bytes a character."""
 _HASH_RANGE = 1 << 64
+_LENGTH_BYTES = 4
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Documents:
-    train: list[list[str]]
+    """Texts that can be gone through again and again: lists, or views of files."""
+
+    train: Sequence[Iterable[str]]
     """Those of each source; of pairs, the first and the second text by turns."""
-    validation: list[str]
+    validation: Iterable[str]
     are_pairs: bool = False
+
+
+class Spill:
+    """Where the texts and tokens of a run are: in memory, or, beyond `SPILL_CHARS` of text, in files without a name."""
+
+    def __init__(self, wanted_folder: Path, say: Say) -> None:
+        self._wanted_folder, self._say = wanted_folder, say
+        self._num_chars = 0
+
+    @property
+    def is_active(self) -> bool:
+        return self._num_chars > SPILL_CHARS
+
+    @property
+    def folder(self) -> Path:
+        """The run's own, or the nearest above it that is there already; temporary ones are often in memory."""
+        for folder in (self._wanted_folder, *self._wanted_folder.absolute().parents):
+            if folder.is_dir() and os.access(folder, os.W_OK):
+                return folder
+        return Path(tempfile.gettempdir())
+
+    def open_file(self) -> IO[bytes]:
+        with naming(self.folder):
+            return tempfile.TemporaryFile(dir=self.folder)
+
+    def collect(self, documents: Iterable[Document]) -> Iterable[Document]:
+        """The documents, to be gone through any number of times."""
+        kept: list[Document] = []
+        file: _DocumentFile | None = None
+        for document in documents:
+            was_active = self.is_active
+            self._num_chars += len(document) if isinstance(document, str) else sum(map(len, document))
+            if self.is_active and not was_active:
+                self._say(
+                    f"the texts have more than {SPILL_CHARS:,} characters: they and their tokens are kept in temporary"
+                    f" files in {self.folder}, not in memory; maskwright prepare tokenizes them once for all runs"
+                )
+            if self.is_active and file is None:
+                file = _DocumentFile(self)
+                for earlier in kept:
+                    file.add(earlier)
+                kept = []
+            if file is None:
+                kept.append(document)
+            else:
+                file.add(document)
+        return kept if file is None else file
+
+
+class _DocumentFile:
+    """Documents one after another, each text led by twice its number of bytes, and one more for a text of a pair."""
+
+    def __init__(self, spill: Spill) -> None:
+        self._folder, self._file = spill.folder, spill.open_file()
+
+    def add(self, document: Document) -> None:
+        texts = (document,) if isinstance(document, str) else document
+        with naming(self._folder):
+            for text in texts:
+                encoded = text.encode(errors="surrogatepass")
+                size = len(encoded) << 1 | (len(texts) > 1)
+                self._file.write(size.to_bytes(_LENGTH_BYTES, "little") + encoded)
+
+    def __iter__(self) -> Iterator[Document]:
+        texts = self._read()
+        for text, is_of_pair in texts:
+            yield TextPair(text, next(texts)[0]) if is_of_pair else text
+
+    def _read(self) -> Iterator[tuple[str, bool]]:
+        """Each text, and whether it is one of a pair; several readers may be at different places."""
+        with naming(self._folder):
+            self._file.flush()
+        position, pending = 0, b""
+        while True:
+            self._file.seek(position)
+            chunk = self._file.read(_CHUNK_BYTES)
+            position += len(chunk)
+            if not chunk:
+                return
+            pending += chunk
+            start = 0
+            while start + _LENGTH_BYTES <= len(pending):
+                size = int.from_bytes(pending[start : start + _LENGTH_BYTES], "little")
+                end = start + _LENGTH_BYTES + (size >> 1)
+                if end > len(pending):
+                    break
+                yield pending[start + _LENGTH_BYTES : end].decode(errors="surrogatepass"), bool(size & 1)
+                start = end
+            pending = pending[start:]
+
+
+class _ChosenTexts:
+    """The texts of some of the documents; a choice of None is all of them."""
+
+    def __init__(self, parts: Sequence[tuple[Iterable[Document], Sequence[int] | None]]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[str]:
+        for documents, choice in self._parts:
+            for document, is_chosen in zip(documents, repeat(1) if choice is None else choice, strict=False):
+                if is_chosen:
+                    yield from (document,) if isinstance(document, str) else document
+
+
+def _choose(*parts: tuple[Iterable[Document], Sequence[int] | None]) -> Iterable[str]:
+    """A list of what is in memory, and a view of what is not."""
+    chosen = _ChosenTexts(parts)
+    return list(chosen) if all(isinstance(documents, list) for documents, _ in parts) else chosen
 
 
 class Cleaner(Protocol):
@@ -37,8 +161,9 @@ class Cleaner(Protocol):
     def clean(self, documents: Iterable[Any], /) -> Iterator[Any]: ...
 
 
-def read_documents(config: Config, warn: Say) -> Documents:
+def read_documents(config: Config, warn: Say, spill: Spill | None = None) -> Documents:
     """The training and held-out texts."""
+    spill = spill or build_spill(config, warn)
     sources = build_sources(config.data.train)
     held_out = [] if config.data.validation is None else build_sources(config.data.validation)
     are_pairs = hold_pairs([*sources, *held_out])
@@ -48,39 +173,43 @@ def read_documents(config: Config, warn: Say) -> Documents:
             " unset one of the two"
         )
     cleaner = _build_cleaner(config.quality, are_pairs)
-    train = [list(cleaner.clean(read_texts(source, warn))) for source in sources]
+    train = [spill.collect(cleaner.clean(_stream_texts(source, warn))) for source in sources]
     if cleaner.report.num_seen != cleaner.report.num_kept:
         for line in cleaner.report.lines():
             warn(line)
     if not held_out:
         check_can_hold_out(sources)
         return split_documents(train, config.data.validation_share)
-    validation = chain.from_iterable(read_texts(source, warn) for source in held_out)
-    return _collect(train, list(_build_cleaner(config.quality, are_pairs).clean(validation)))
+    validation = chain.from_iterable(_stream_texts(source, warn) for source in held_out)
+    kept = spill.collect(_build_cleaner(config.quality, are_pairs).clean(validation))
+    return Documents([_choose((documents, None)) for documents in train], _choose((kept, None)), are_pairs)
+
+
+def build_spill(config: Config, say: Say) -> Spill:
+    return Spill(Path(config.run.out) / config.run.name, say)
 
 
 def _build_cleaner(config: QualityConfig, are_pairs: bool) -> Cleaner:
     return PairCleaner(config) if are_pairs else DocumentCleaner(config)
 
 
-def split_documents(sources: Sequence[Sequence[Document]], share: float) -> Documents:
+def split_documents(sources: Sequence[Iterable[Document]], share: float) -> Documents:
     """Hold out a share by a hash of each document: the same whatever their order, and none on both sides."""
-    hashes = {text: _hash_text(text) for documents in sources for text in documents}
-    if len(hashes) < 2:
+    hashes = [np.fromiter(map(_hash_text, documents), np.uint64) for documents in sources]
+    found = np.concatenate([np.empty(0, np.uint64), *hashes])
+    num_different = min(len(found), 1 if (found == found[:1]).all() else 2)
+    if num_different < 2:
         raise InputError(
-            f"the training text has {len(hashes)} different document(s), too few to hold some out; give"
+            f"the training text has {num_different} different document(s), too few to hold some out; give"
             " data.validation, or put one document on each line"
         )
-    lowest, highest = min(hashes.values()), max(hashes.values())
+    lowest, highest = int(found.min()), int(found.max())
     limit = min(max(int(share * _HASH_RANGE), lowest + 1), highest)
-    train = [[text for text in documents if hashes[text] >= limit] for documents in sources]
-    validation = [text for documents in sources for text in documents if hashes[text] < limit]
-    return _collect(train, validation)
-
-
-def _collect(train: Sequence[Sequence[Document]], validation: Sequence[Document]) -> Documents:
-    are_pairs = any(isinstance(document, TextPair) for documents in (*train, validation) for document in documents)
-    return Documents([list_texts(documents) for documents in train], list_texts(validation), are_pairs)
+    splits = [(documents, some < np.uint64(limit)) for documents, some in zip(sources, hashes, strict=True)]
+    train = [_choose((documents, (~held_out).tobytes())) for documents, held_out in splits]
+    validation = _choose(*((documents, held_out.tobytes()) for documents, held_out in splits))
+    are_pairs = any(isinstance(document, TextPair) for documents in sources for document in islice(documents, 1))
+    return Documents(train, validation, are_pairs)
 
 
 def sort_by_hash(texts: Sequence[str]) -> list[str]:
@@ -99,9 +228,11 @@ def _hash_text(document: Document) -> int:
 
 def read_texts(source: SourceConfig, warn: Say) -> list[Document]:
     """The documents of a source, with a warning for everything in it that could not be read."""
+    return [*_stream_texts(source, warn)]
+
+
+def _stream_texts(source: SourceConfig, warn: Say) -> Iterator[Document]:
     report = ReadingReport()
-    read = read_source if source.second_column is None else read_pairs
-    documents: list[Document] = [*read(source, report)]
+    yield from (read_source if source.second_column is None else read_pairs)(source, report)
     for warning in report.warnings(source.path):
         warn(warning)
-    return documents

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from maskwright.errors import InputError
 from maskwright.suggestions import suggest, suggest_near
+from maskwright.untrusted import parse_yaml, shorten
 
 FOREIGN_NAMES = {
     "lr": "optimizer.learning_rate",
@@ -120,8 +121,8 @@ class Section(BaseModel):
 def read_value(text: str) -> Any:
     """Lists, mappings and null are read as YAML; anything else stays text, since each field knows its own type."""
     try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
+        value = parse_yaml(text, f"the value {shorten(text)}")
+    except yaml.YAMLError:
         return text
     return value if value is None or isinstance(value, list | dict) else text
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from maskwright.errors import InputError
 from maskwright.sections.base import Section
 from maskwright.storage import write_text
+from maskwright.untrusted import read_yaml
 
 
 class TaskConfig(Section):
@@ -79,11 +80,7 @@ def build_task_config(values: Mapping[str, Any]) -> TaskConfig:
 
 
 def load_task_config(path: str | Path) -> TaskConfig:
-    path = Path(path)
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    values = read_yaml(Path(path))
     if not isinstance(values, dict):
         raise InputError(f"{path} holds a {type(values).__name__}; expected the settings of a task")
     return build_task_config(values)

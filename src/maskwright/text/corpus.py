@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from maskwright.errors import InputError
-from maskwright.text.files import MAX_LINE_BYTES, ByteStream, open_stream, split_lines
+from maskwright.text import sentences
+from maskwright.text.files import ByteStream, open_stream, split_lines
 
-_LONG_LINE_CHARS = 1_000_000
 _MAX_EXAMPLES = 3
 
 
@@ -29,7 +28,8 @@ class ReadingReport:
     """Records without the text they should hold, as 'file:line reason'."""
     num_long_lines: int = 0
     long_lines: list[str] = field(default_factory=list)
-    """Lines so long that the file may be no line-by-line text, as 'file: line N (M characters)'."""
+    """Texts so long that they were cut into documents, as 'file:line'."""
+    _last_long: str = ""
 
     def take(self, text: str) -> str | None:
         """The text without outer blanks, counted; None if nothing is left."""
@@ -50,11 +50,14 @@ class ReadingReport:
         if len(self.bad_records) < _MAX_EXAMPLES:
             self.bad_records.append(example)
 
-    def note_length(self, path: Path, number: int, text: str) -> None:
-        if len(text) > _LONG_LINE_CHARS:
-            self.num_long_lines += 1
-            if len(self.long_lines) < _MAX_EXAMPLES:
-                self.long_lines.append(f"{path}: line {number} ({len(text):,} characters)")
+    def note_long(self, where: str) -> None:
+        """Count a text that is cut; its pieces come one after another, and the first is counted."""
+        if where == self._last_long:
+            return
+        self._last_long = where
+        self.num_long_lines += 1
+        if len(self.long_lines) < _MAX_EXAMPLES:
+            self.long_lines.append(where)
 
     def warnings(self, path: str | Path | None = None) -> list[str]:
         """One sentence per kind of finding, led by the name of what was read, if it is given."""
@@ -70,10 +73,11 @@ class ReadingReport:
                 f"{name}{self.num_bad_records:,} broken records were skipped (first {'; '.join(self.bad_records)})."
                 " Repair them if they matter"
             )
-        if self.long_lines:
+        if self.num_long_lines:
             warnings.append(
-                f"{self.long_lines[0]} is longer than {_LONG_LINE_CHARS:,} characters; it is split into"
-                " samples with nothing lost, but check that the file has one document per line"
+                f"{name}{self.num_long_lines:,} texts of more than {sentences.MAX_DOCUMENT_CHARS:,} characters were cut"
+                f" into documents of at most that many (first {', '.join(self.long_lines)}); nothing is lost, but check"
+                " that the file has one document per line or record"
             )
         return warnings
 
@@ -93,24 +97,37 @@ def read_lines(path: str | Path, report: ReadingReport | None = None) -> Iterato
 
 
 def text_lines(stream: ByteStream, report: ReadingReport) -> Iterator[str]:
-    """A document per non-blank line."""
+    """A document per non-blank line, or several for a long one."""
+    last = 0
+    longest = sentences.MAX_DOCUMENT_CHARS
     for number, line in decode_lines(stream, report, cut_long_lines=True):
-        document = report.take(line)
-        if document is not None:
-            report.note_length(stream.path, number, document)
+        is_long = number == last or len(line) > longest
+        last = number
+        if is_long:
+            report.note_long(f"{stream.path}:{number}")
+            yield from filter(None, map(report.take, sentences.cut_long_text(line)))
+        elif (document := report.take(line)) is not None:
             yield document
 
 
 def text_paragraphs(stream: ByteStream, report: ReadingReport) -> Iterator[str]:
-    """A document per run of lines between blank ones, its inner newlines kept."""
+    """A document per run of lines between blank ones, its inner newlines kept, or several for a long one."""
     lines: list[str] = []
     num_chars = 0
-    for _, line in decode_lines(stream, report, cut_long_lines=True):
+    for number, line in decode_lines(stream, report, cut_long_lines=True):
         line = line.rstrip()
         if line:
             lines.append(line)
-            num_chars += len(line)
-        if lines and (not line or num_chars > MAX_LINE_BYTES):
+            num_chars += len(line) + 1
+        while num_chars > sentences.MAX_DOCUMENT_CHARS + 1:
+            report.note_long(f"{stream.path}:{number}")
+            text = "\n".join(lines)
+            place = sentences.find_cut(text)
+            if document := report.take(text[:place]):
+                yield document
+            lines = [rest] if (rest := text[place:].lstrip()) else []
+            num_chars = len(rest) + 1
+        if lines and not line:
             report.num_documents += 1
             yield "\n".join(lines).strip()
             lines, num_chars = [], 0
@@ -122,9 +139,7 @@ def text_paragraphs(stream: ByteStream, report: ReadingReport) -> Iterator[str]:
 def decode_lines(stream: ByteStream, report: ReadingReport, *, cut_long_lines: bool) -> Iterator[tuple[int, str]]:
     """(number, line) for every line of UTF-8 text; invalid bytes become U+FFFD and their lines are counted."""
     stream.check_text()
-    for number, raw in enumerate(split_lines(stream, cut_long_lines=cut_long_lines), start=1):
-        if number == 1:
-            raw = raw.removeprefix(codecs.BOM_UTF8)
+    for number, raw in split_lines(stream, cut_long_lines=cut_long_lines):
         try:
             yield number, raw.decode("utf-8")
         except UnicodeDecodeError:

@@ -63,6 +63,17 @@ def encode_corpus(texts: Sequence[str], tokenizer: Tokenizer) -> EncodedTexts:
     )
 
 
+def encode_ids(texts: list[str], tokenizer: Tokenizer) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """The ids of texts one after another and how many each has, where it does not matter where words begin."""
+    flat_ids = array("I")
+    counts = []
+    for encoding in tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False):
+        tokens = encoding.ids
+        flat_ids.fromlist(tokens)
+        counts.append(len(tokens))
+    return np.frombuffer(flat_ids, dtype=np.uint32), np.asarray(counts, dtype=np.int64)
+
+
 class TextEncoder:
     """Encodes batches of texts, each on one core, while it is open."""
 

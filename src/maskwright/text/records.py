@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from maskwright.errors import InputError
+from maskwright.text import sentences
 from maskwright.text.corpus import ReadingReport, decode_lines
-from maskwright.text.files import COMPRESSIONS, MAX_LINE_BYTES, ByteStream, open_file, open_stream
+from maskwright.text.files import COMPRESSIONS, MAX_LINE_BYTES, ByteStream, check_expansion, open_file, open_stream
 
 _MIN_RECORDS = 100
 _EARLY_STOP = 100
 _MAX_COLUMNS_SHOWN = 20
 _MAX_COLUMN_CHARS = 40
 _BATCH_ROWS = 128
+_BATCH_BYTES = 32 << 20
 _COPY_BYTES = 1 << 20
 
 Columns = Sequence[str]
@@ -122,10 +125,12 @@ def parquet_texts(path: Path, columns: Columns, tally: RecordTally) -> Iterator[
     """The texts of string columns, batch by batch; a compressed file is first unpacked into a temporary one."""
     import pyarrow
 
-    number = 0
+    number = num_bytes = 0
     with _seekable(path) as file:
         try:
             for batch in _parquet_batches(file, columns, path):
+                num_bytes += batch.nbytes
+                check_expansion(path, os.fstat(file.fileno()).st_size, num_bytes)
                 for values in zip(*(_strings(batch[column], path, tally.report) for column in columns), strict=True):
                     number += 1
                     tally.num_seen += 1
@@ -161,7 +166,11 @@ def _parquet_batches(file: IO[bytes], columns: Columns, path: Path) -> Iterator[
         kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
         if kind not in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
             raise InputError(f"column '{column}' of {path} holds {kind}; expected strings: name another column")
-    yield from table.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns), use_threads=False)
+    mean_bytes = sum(table.metadata.row_group(group).total_byte_size for group in range(table.num_row_groups)) // max(
+        1, table.metadata.num_rows
+    )
+    num_rows = min(_BATCH_ROWS, max(1, _BATCH_BYTES // max(1, mean_bytes)))
+    yield from table.iter_batches(batch_size=num_rows, columns=list(columns), use_threads=False)
 
 
 def _strings(values: Any, path: Path, report: ReadingReport) -> list[str | None]:
@@ -205,6 +214,8 @@ def strip_texts(
     stripped = tuple([text.strip() if text else "" for text in texts])
     if "" not in stripped:
         tally.report.num_documents += 1
+        if len(stripped) == 1 and len(stripped[0]) > sentences.MAX_DOCUMENT_CHARS:
+            tally.report.note_long(f"{path}:{number}")
         return stripped
     if any(stripped):
         tally.skip(f"{path}:{number}", f"'{columns[stripped.index('')]}' is blank")

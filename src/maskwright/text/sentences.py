@@ -1,4 +1,7 @@
-"""Texts to sentences, by punctuation alone: no model of any language, so now and then a cut is wrong."""
+"""Texts to sentences, by punctuation alone: no model of any language, so now and then a cut is wrong.
+
+A text that is too long for one document is cut here too, behind a sentence where there is one.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,10 @@ _NEXT = re.compile(rf"[\s{_OPENING}]*(.?)")
 _LAST_WORD = re.compile(r"(\w+(?:\.\w+)*)$")
 _ABBREVIATIONS = frozenset(["mr", "mrs", "ms", "dr", "prof", "st", "jr", "sr", "vs", "no", "vol", "fig", "e.g", "i.e"])
 _LONGEST_ABBREVIATION = 4
+_BLANKS = " \n\t\u3000"
+
+MAX_DOCUMENT_CHARS = 1_000_000
+"""Longer texts are cut into documents: until its answer is read, a tokenizer needs some 100 bytes a character."""
 
 
 def split_sentences(text: str) -> Iterator[str]:
@@ -33,3 +40,28 @@ def _goes_on(line: str, end: re.Match[str]) -> bool:
         return False
     word = _LAST_WORD.search(line, max(0, end.start() - _LONGEST_ABBREVIATION - 1), end.start())
     return word is not None and ((len(word[1]) == 1 and word[1].isupper()) or word[1].lower() in _ABBREVIATIONS)
+
+
+def cut_long_text(text: str) -> Iterator[str]:
+    """Documents of at most `MAX_DOCUMENT_CHARS`, without outer blanks; one that is short enough stays as it is."""
+    start = 0
+    while len(text) - start > MAX_DOCUMENT_CHARS:
+        end = find_cut(text, start)
+        if document := text[start:end].strip():
+            yield document
+        start = end
+    if not start:
+        yield text
+    elif rest := text[start:].strip():
+        yield rest
+
+
+def find_cut(text: str, start: int = 0) -> int:
+    """Where a document that begins at `start` of a longer text ends: behind a sentence, a blank or any character."""
+    last = start + MAX_DOCUMENT_CHARS
+    near = last - MAX_DOCUMENT_CHARS // 8
+    ends = [near + end.end() for end in _END.finditer(text[near : last + 1])]  # one more: what follows the mark
+    if ends := [end for end in ends if end <= last]:
+        return ends[-1]
+    blank = max(text.rfind(blank, last - MAX_DOCUMENT_CHARS // 2, last) for blank in _BLANKS)
+    return last if blank < 0 else blank + 1

@@ -10,12 +10,12 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig, SourceLike, build_sources
+from maskwright.text import sentences
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.corpus import ReadingReport, text_lines, text_paragraphs
 from maskwright.text.files import file_format, find_files, hash_file, open_stream
 from maskwright.text.huggingface import dataset_texts, hub_version, is_dataset, row_texts, saved_folder
 from maskwright.text.records import RecordTally, Texts, csv_texts, jsonl_texts, parquet_texts
-from maskwright.text.sentences import split_sentences
 from maskwright.text.text_pairs import TextPair
 
 
@@ -28,6 +28,8 @@ def read_sources(sources: SourceLike | Sequence[SourceLike], report: ReadingRepo
 def read_source(source: SourceLike, report: ReadingReport | None = None) -> Iterator[str]:
     """The documents of one source, streamed: never blank, never more than a few in memory; of pairs, both texts.
 
+    A text of more than `MAX_DOCUMENT_CHARS` is several documents.
+
     Raises `InputError` for what cannot be read, for damaged files, for a missing column, for a larger share of broken
     records than `max_bad_share`, and for a source without any document.
     """
@@ -39,7 +41,7 @@ def read_source(source: SourceLike, report: ReadingReport | None = None) -> Iter
 def _cut(texts: Iterator[str], config: SourceConfig) -> Iterator[str]:
     is_empty = True
     for text in texts:
-        for sentence in split_sentences(text):
+        for sentence in sentences.split_sentences(text):
             is_empty = False
             yield sentence
     if is_empty:
@@ -76,11 +78,23 @@ def _begin_tally(config: SourceConfig, report: ReadingReport | None) -> RecordTa
 
 
 def _watch(records: Iterator[Texts], tally: RecordTally) -> Iterator[Texts]:
-    """The same records; too many broken ones, and none at all, are refused at the end."""
+    """The same records, long texts cut; too many broken ones, and none at all, are refused at the end.
+
+    A pair is one document whatever its length, and no row holds as much: its texts keep their beginnings.
+    """
     is_blank = True
+    longest = sentences.MAX_DOCUMENT_CHARS
     for texts in records:
         is_blank = False
-        yield texts
+        if len(texts[0]) <= longest >= len(texts[-1]):
+            yield texts
+        elif len(texts) > 1:
+            yield tuple(next(sentences.cut_long_text(text)) for text in texts)
+        else:
+            tally.report.num_documents -= 1  # counted as it was read
+            for document in sentences.cut_long_text(texts[0]):
+                tally.report.num_documents += 1
+                yield (document,)
     tally.check()
     if is_blank:
         broken = f" but {tally.num_bad} broken records, first {tally.report.bad_records[0]}" if tally.num_bad else ""

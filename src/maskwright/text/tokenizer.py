@@ -288,14 +288,14 @@ def _list_ids(backend: Backend) -> set[int]:
     return ids
 
 
-def group_texts(texts: Iterable[str], max_chars: int) -> Iterator[list[str]]:
-    """Lists of texts of about `max_chars` characters together."""
+def group_texts(texts: Iterable[str], max_chars: int, multiple: int = 1) -> Iterator[list[str]]:
+    """Lists of texts of about `max_chars` characters together, but for the last a `multiple` of texts each."""
     group: list[str] = []
     num_chars = 0
     for text in texts:
         group.append(text)
         num_chars += len(text)
-        if num_chars >= max_chars:
+        if num_chars >= max_chars and not len(group) % multiple:
             yield group
             group, num_chars = [], 0
     if group:

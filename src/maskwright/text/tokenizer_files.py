@@ -15,8 +15,9 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from maskwright.errors import InputError
-from maskwright.storage import read_json, restore_folder
+from maskwright.storage import restore_folder
 from maskwright.text.special_tokens import SETTING_NAMES, SPECIAL_ROLES, build_special, read_token
+from maskwright.untrusted import ADVICE, read_json_object
 
 FAST_FILE = "tokenizer.json"
 VOCABULARY_FILE = "vocab.txt"
@@ -25,6 +26,8 @@ SETTINGS_FILE = "tokenizer_config.json"
 NAMES_FILE = "special_tokens_map.json"
 _ADDED_FILE = "added_tokens.json"
 _SENTENCEPIECE_SUFFIX = ".model"
+_MAX_BYTES = 128 * 2**20
+"""Of a vocabulary; the largest published ones, of 256,000 tokens with their merges, have 35 MB."""
 
 
 def read_tokenizer(path: Path) -> tuple[Backend, dict[str, Any]]:
@@ -74,14 +77,24 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     files = [folder / name for name in (NAMES_FILE, SETTINGS_FILE)]
     settings: dict[str, Any] = {}
     for file in files:
-        values = read_json(file) if file.is_file() else {}
+        values = read_json_object(file) if file.is_file() else {}
         settings |= {name: value for name, value in values.items() if value is not None}
     return settings
 
 
+def _read_text(file: Path) -> str:
+    with file.open("rb") as opened:
+        content = opened.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise InputError(f"{file} is larger than {_MAX_BYTES >> 20} MiB, the most that is read of it; {ADVICE}")
+    return content.decode("utf-8").replace("\r\n", "\n")  # as a file opened as text
+
+
 def _read_fast(file: Path) -> Backend:
     try:
-        return Backend.from_str(file.read_text(encoding="utf-8"))
+        return Backend.from_str(_read_text(file))
+    except InputError:
+        raise
     except Exception as error:  # the library raises bare Exception for a file it cannot read
         raise InputError(f"{file} is not a tokenizer.json: {error}") from error
 
@@ -89,7 +102,7 @@ def _read_fast(file: Path) -> Backend:
 def _build_wordpiece(file: Path, settings: Mapping[str, Any]) -> Backend:
     """BERT's tokenizer; where no setting says whether case is folded, capitals in the vocabulary do."""
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = _read_text(file).split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 text; expected one token per line") from error
     vocabulary = {token: number for number, token in enumerate(lines[:-1] if not lines[-1] else lines)}
@@ -113,7 +126,7 @@ def _build_wordpiece(file: Path, settings: Mapping[str, Any]) -> Backend:
 def _build_byte_level(folder: Path, settings: Mapping[str, Any]) -> Backend:
     """GPT-2's and RoBERTa's tokenizer; RoBERTa's `<s>` and `</s>` go around a text where the vocabulary has them."""
     vocab_file, merges_file = (folder / name for name in BPE_FILES)
-    vocabulary = read_json(vocab_file)
+    vocabulary = read_json_object(vocab_file)
     if not vocabulary or not all(type(token_id) is int and token_id >= 0 for token_id in vocabulary.values()):
         raise InputError(f"{vocab_file} is no vocabulary; expected an object of tokens and their ids")
     if not merges_file.is_file():
@@ -134,7 +147,7 @@ def _build_byte_level(folder: Path, settings: Mapping[str, Any]) -> Backend:
 
 def _read_merges(file: Path) -> list[tuple[str, str]]:
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = _read_text(file).split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 text; expected a pair of tokens per line") from error
     merges = []
@@ -189,7 +202,7 @@ def _read_added(settings: Mapping[str, Any], special: list[str], folder: Path) -
     if isinstance(listed, dict):
         return source, {_read_id(number, source): _build_added(token, source) for number, token in listed.items()}
     source = folder / _ADDED_FILE
-    ids = read_json(source) if source.is_file() else {}
+    ids = read_json_object(source) if source.is_file() else {}
     return source, {
         _read_id(number, source): AddedToken(token, normalized=token not in special, special=token in special)
         for token, number in ids.items()

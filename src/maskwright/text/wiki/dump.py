@@ -15,7 +15,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from maskwright.errors import InputError
-from maskwright.text.files import open_file
+from maskwright.text.files import check_expansion, open_file
 
 _CHUNK_BYTES = 1 << 18
 _MAX_TEXT_CHARS = 1 << 23
@@ -63,6 +63,7 @@ class WikiDump:
                 self.num_bytes = raw.tell()
                 self._parse(handler, chunk)
                 num_parsed += len(chunk)
+                check_expansion(self.path, self.num_bytes, num_parsed)
                 if num_parsed - handler.parser.CurrentByteIndex > _MAX_TOKEN_BYTES:
                     raise InputError(f"{self.path} holds a tag or comment of over {_MAX_TOKEN_BYTES:,} bytes")
                 yield from handler.take_pages()
