@@ -3,8 +3,20 @@
 from typing import Any
 
 
+_MOST_CHARS = 1200
+_LAST_CHARS = 400
+
+
 class InputError(ValueError):
-    """The user's input is wrong: one sentence saying what was found, what was expected and what to do (exit 2)."""
+    """The user's input is wrong: one sentence saying what was found, what was expected and what to do (exit 2).
+
+    What was found may be of any length, so a long sentence loses its middle.
+    """
+
+    def __init__(self, message: str) -> None:
+        if len(message) > _MOST_CHARS:
+            message = f"{message[: _MOST_CHARS - _LAST_CHARS]} [...] {message[-_LAST_CHARS:]}"
+        super().__init__(message)
 
 
 class RunError(RuntimeError):
