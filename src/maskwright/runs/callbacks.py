@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from maskwright.errors import RunError
 from maskwright.runs.folder import RunFolder
-from maskwright.storage import naming
+from maskwright.storage import append_text
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics
-from maskwright.training.checkpoints import Retention, find_resumable, name_best
+from maskwright.training.checkpoints import BEST_FILE, Retention, find_resumable, name_best
+
+_BEST_FILE_BYTES = 100
 
 
 class MetricsLog(Callback):
-    """One JSON object per log line in metrics.jsonl; lines a resumed run will write again are dropped first."""
+    """One JSON object per log line in metrics.jsonl; lines a resumed run will write again are dropped first.
+
+    Lines that a full disk refuses are kept until there is room.
+    """
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
+        self._unwritten: list[dict[str, Any]] = []
 
     def on_train_begin(self) -> None:
         for problem in self.run.find_lost_metrics(self.trainer.state.step):
@@ -47,11 +56,22 @@ class MetricsLog(Callback):
         state = self.trainer.state
         return {"step": state.step, "epoch": epoch, "tokens": state.num_tokens}
 
+    def keep(self, is_kept: Callable[[Metrics], bool]) -> None:
+        """Drop the other lines, written or not."""
+        self._unwritten = [line for line in self._unwritten if is_kept(line)]
+        self.run.keep_metrics(is_kept)
+
     def _append(self, metrics: Metrics) -> None:
         # JSON has no NaN; a line of steps that were all skipped has no loss.
-        values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        with naming(self.run.metrics_file), self.run.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        self._unwritten.append({name: value if math.isfinite(value) else None for name, value in metrics.items()})
+        self.trainer.late_writes.write(self.run.metrics_file, self._write, len(self._format()))
+
+    def _write(self) -> None:
+        append_text(self.run.metrics_file, self._format())
+        self._unwritten = []
+
+    def _format(self) -> str:
+        return "".join(json.dumps(line) + "\n" for line in self._unwritten)
 
 
 class PeriodicCheckpoints(Callback):
@@ -70,8 +90,11 @@ class PeriodicCheckpoints(Callback):
         self._is_new_best = False
 
     def on_train_begin(self) -> None:
-        if self.trainer.world.is_main:
-            name_best(self.run.checkpoints, self.trainer.state.best_step, self.trainer.state.best_loss)
+        state = self.trainer.state
+        if self.trainer.world.is_main and state.best_step is not None:
+            file = self.run.checkpoints / BEST_FILE
+            write = partial(name_best, self.run.checkpoints, state.best_step, state.best_loss)
+            self.trainer.late_writes.write(file, write, _BEST_FILE_BYTES)
 
     def on_step_end(self, step: int) -> None:
         if step % self.every_steps == 0 or self._is_new_best:
@@ -107,8 +130,9 @@ class RollBack(Callback):
     max_returns = 3
     """To the same checkpoint; without a limit a run that always jumps there would never end."""
 
-    def __init__(self, run: RunFolder, num_deviations: float) -> None:
+    def __init__(self, run: RunFolder, num_deviations: float, log: MetricsLog) -> None:
         self.run = run
+        self.log = log
         self.num_deviations = num_deviations
         self._losses: list[float] = []
         self._returns: list[str] = []
@@ -147,7 +171,7 @@ class RollBack(Callback):
         )
         self.trainer.roll_back(checkpoint)
         if self.trainer.world.is_main:
-            self.run.keep_metrics(self._stands)
+            self.log.keep(self._stands)
 
     def _stands(self, line: Metrics) -> bool:
         """Whether it tells of a step that was not undone; an evaluation inside an epoch is done again at its step."""

@@ -28,7 +28,7 @@ from maskwright.runs.finetune_seeds import (
 )
 from maskwright.runs.finetune_settings import build_run_config
 from maskwright.runs.folder import RunFolder, find_run
-from maskwright.runs.interruption import ending_in_order
+from maskwright.runs.interruption import LastWrites, ending_in_order
 from maskwright.runs.next_commands import suggest_prediction
 from maskwright.runs.pretrain import build_callbacks, resume_newest
 from maskwright.runs.task_pictures import draw_task_pictures
@@ -206,15 +206,16 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
     _introduce(trainer, run, session)
     notice = _build_notice(train, session.console)
     trainer.fit(train, validation, callbacks=[notice, *_build_callbacks(config, run, session)])
+    last = LastWrites(run, trainer, config.training, lambda text: say(session.console, f"warning: {text}"))
     if world.is_main:
-        model.save_pretrained(run.model, inputs.tokenizer)
+        last.keep(lambda: model.save_pretrained(run.model, inputs.tokenizer))
     answers = answer_examples(model, validation, world, trainer.engine.device)
     figures = _build_figures(model, answers, trainer, inputs)
     if world.is_main:
         draw = partial(draw_task_pictures, model.task, answers.values, validation.targets, figures["classes"])
-        for note in write_task_report(run, inputs.config, figures, draw):
+        for note in last.write(lambda: write_task_report(run, inputs.config, figures, draw), 0):
             say(session.console, f"note: {note}")
-        run.write_final(figures)
+        last.write(lambda: run.write_final(figures), 0)
         remove_checkpoints(run.checkpoints, config.training.keep_every_steps)
     return figures
 

@@ -25,7 +25,7 @@ from maskwright.runs.duration import DurationNotice, suggest_shorter_run
 from maskwright.runs.folder import RunFolder, find_run
 from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
-from maskwright.runs.interruption import GracefulStop, ending_in_order
+from maskwright.runs.interruption import GracefulStop, LastWrites, ending_in_order
 from maskwright.runs.model import TrainedModel, build_model, fit_row_length
 from maskwright.runs.next_commands import suggest_commands
 from maskwright.runs.objective import describe_objective
@@ -155,9 +155,9 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
     callbacks = build_callbacks(config, run, tokenizer, world, console, [] if guard is None else [guard])
     trainer.fit(train, validation, callbacks=[_build_notice(config, train, console), *callbacks])
 
-    model = start.model
+    model, last = start.model, LastWrites(run, trainer, config.training, lambda text: _say(console, f"warning: {text}"))
     if world.is_main:
-        model.save_pretrained(run.model, tokenizer)
+        last.keep(lambda: model.save_pretrained(run.model, tokenizer))
     figures = _evaluate(config, trainer, train, validation, start.unigram_loss)
     if guard is not None:
         figures |= guard.compute_figures()
@@ -166,9 +166,9 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
         shown = validation.build_batch([[sample] for sample in _choose_samples(validation)])
         predictions = build_prediction_view(model, shown, tokenizer, len(shown.input_ids), mask_ratio=EVALUATION_RATIO)
     if world.is_main:
-        for note in write_report(run, config, figures, predictions):
+        for note in last.write(lambda: write_report(run, config, figures, predictions), 0):
             _say(console, f"note: {note}")
-        run.write_final(figures)
+        last.write(lambda: run.write_final(figures), 0)
     is_builtin = config.data.train == BUILTIN_CORPUS
     commands = suggest_commands(model, tokenizer, run.path, predictions, is_builtin)
     return FinishedRun(run, figures, predictions, trainer, commands)
@@ -224,9 +224,10 @@ def build_callbacks(
 ) -> list[Callback]:
     training = config.training
     retention = Retention(training.keep_checkpoints, training.keep_every_steps)
-    callbacks: list[Callback] = [ProgressDisplay(console), MetricsLog(run)]
+    log = MetricsLog(run)
+    callbacks: list[Callback] = [ProgressDisplay(console), log]
     if training.rollback_deviations is not None:
-        callbacks.append(RollBack(run, training.rollback_deviations))
+        callbacks.append(RollBack(run, training.rollback_deviations, log))
     if training.early_stopping_patience is not None:
         best = run.checkpoints / "best"
         callbacks.append(

@@ -52,7 +52,7 @@ from maskwright.training.progress import ProgressDisplay
 from maskwright.training.ramp import count_batches_per_step
 from maskwright.training.state import TrainingState
 from maskwright.training.step import StepResult
-from maskwright.training.writer import CheckpointWriter
+from maskwright.training.writer import CheckpointWriter, LateWrites
 
 
 class Trainer:
@@ -96,6 +96,8 @@ class Trainer:
         self.compute_mask_ratio = mask_ratio or (lambda progress: model.mask_ratio)
         self._callbacks: Sequence[Callback] = ()
         self._writer = CheckpointWriter(self.warn)
+        self.late_writes = LateWrites(self.warn)
+        """Files of callbacks that a full disk refused."""
         self._meter: Meter | None = None
         self._wait_watch = WaitWatch()
         self._faster_advice = ""
@@ -131,7 +133,7 @@ class Trainer:
         self._callbacks = [callback for callback in callbacks if callback.on_every_rank or self.world.is_main]
         self._begin(train, validation, epochs, initial_epoch)
         with ExitStack() as stack:
-            stack.callback(self._writer.finish)
+            stack.callback(self._finish_files)
             for callback in self._callbacks:
                 stack.callback(callback.close)
                 callback.trainer = self
@@ -168,6 +170,7 @@ class Trainer:
         if self._meter is not None:
             self._meter.fetch()
         self._writer.finish()  # before the copies are made, so that memory holds those of one checkpoint
+        self._writer.forget_failed()
         snapshot = self.engine.snapshot(self.state, self.history, tokenizer)
         if snapshot is not None:
             self._writer.write(Path(folder), snapshot, retention, background)
@@ -190,8 +193,16 @@ class Trainer:
 
     def finish_writing(self) -> None:
         """Wait until checkpoints written in the background are there for all processes to read."""
-        self._writer.finish()
+        self._finish_files()
         self.world.sum_facts([0.0])
+
+    def _finish_files(self) -> None:
+        self._writer.finish()
+        self.late_writes.retry()
+
+    def retry_checkpoint(self) -> None:
+        """In the main process: write the newest checkpoint if that failed; raises RunError if it fails again."""
+        self._writer.retry()
 
     def agree_on_signal(self) -> int:
         """The signal that any process received and that asks the run to end, or 0; all processes call it."""
@@ -290,6 +301,7 @@ class Trainer:
                 self._evaluate_now(validation, meter)
             for callback in self._callbacks:
                 callback.on_step_end(state.step)
+            self.late_writes.retry()
             if self._agree_to_stop():
                 break
         meter.fetch()
