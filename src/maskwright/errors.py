@@ -27,6 +27,17 @@ class InputWarning(UserWarning):
     """Something in the user's input is set aside and the work goes on: one sentence saying what."""
 
 
+def describe_no_thread(error: BaseException) -> str | None:
+    """What to do where the system starts no more threads or processes; None for another error."""
+    is_refused = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    if not is_refused and not isinstance(error, BlockingIOError):
+        return None
+    return (
+        "the system starts no more threads or processes for this command; end others, or raise the limit"
+        " (ulimit -u; of a container its pids limit)"
+    )
+
+
 def check_count(name: str, value: Any, least: int = 1) -> None:
     """Refuse what is no whole number of at least so much."""
     if not isinstance(value, int) or isinstance(value, bool):

@@ -22,6 +22,7 @@ from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.interruption import GracefulStop
 from maskwright.runs.pretrain import pretrain
+from maskwright.training.checkpoints import find_resumable
 from maskwright.training.engine import Engine
 from maskwright.training.trainer import Trainer
 
@@ -381,6 +382,57 @@ def test_lines_that_were_undone_before_they_were_written_are_not_written(
     lines = run(settings, **options).read_metrics()
     assert jumped == [13]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 17))
+
+
+@pytest.mark.parametrize("every", [None, 3])
+def test_a_checkpoint_is_whole_before_the_first_evaluation_and_the_run_goes_on_from_it(
+    settings: dict[str, Any], every: int | None
+) -> None:
+    options = {"checkpoint_every_steps": 1_000, "evaluate_every_steps": every, "max_steps": 7}
+    expected = run(settings, "whole", **options)
+    found: list[Path | None] = []
+
+    def look(trainer: Trainer, *_: Any) -> bool:
+        found.append(find_resumable(Path(settings["run"]["out"]) / "tiny" / "checkpoints")[0])
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        kill_after(patch, Trainer, "_evaluate", look)
+        with pytest.raises(KilledError):
+            run(settings, **options)
+    assert [path and path.name for path in found] == ["step-2" if every else "step-7"]
+    folder = run(settings, **options)
+    assert read_lines(folder) == read_lines(expected)
+    assert (folder.model / "model.safetensors").read_bytes() == (expected.model / "model.safetensors").read_bytes()
+
+
+def test_the_last_checkpoint_is_whole_before_the_final_evaluation(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[Path | None, list[str]]] = []
+    evaluate = pretrain_module.evaluate
+
+    def look(*arguments: Any, **named: Any) -> Any:
+        found.append(find_resumable(Path(settings["run"]["out"]) / "tiny" / "checkpoints"))
+        return evaluate(*arguments, **named)
+
+    monkeypatch.setattr(pretrain_module, "evaluate", look)
+    folder = run(settings)
+    assert found == [(folder.checkpoints / "step-16", [])]
+
+
+def test_a_system_that_starts_no_thread_is_said_with_what_is_kept(settings: dict[str, Any]) -> None:
+    break_at_step(settings, 8)
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("maskwright.training.writer.ThreadPoolExecutor.submit", refuse)
+        with pytest.raises(
+            RunError, match=r"no more threads .*ulimit -u.*step-8 is kept, and the same command goes on"
+        ):
+            run(settings)
 
 
 def _die(self: RunFolder, figures: dict[str, Any]) -> None:

@@ -75,7 +75,10 @@ class MetricsLog(Callback):
 
 
 class PeriodicCheckpoints(Callback):
-    """A checkpoint every so many steps and at the end; the newest few, milestones and the best are kept."""
+    """A checkpoint every so many steps and at the end; the newest few, milestones and the best are kept.
+
+    The first one is whole before the first evaluation, which needs memory that training did not.
+    """
 
     on_every_rank = True
 
@@ -87,10 +90,11 @@ class PeriodicCheckpoints(Callback):
         self.every_steps = every_steps
         self.retention = retention
         self.keep_best = keep_best
-        self._is_new_best = False
+        self._is_new_best = self._has_any = False
 
     def on_train_begin(self) -> None:
         state = self.trainer.state
+        self._has_any = state.step > 0
         if self.trainer.world.is_main and state.best_step is not None:
             file = self.run.checkpoints / BEST_FILE
             write = partial(name_best, self.run.checkpoints, state.best_step, state.best_loss)
@@ -99,6 +103,13 @@ class PeriodicCheckpoints(Callback):
     def on_step_end(self, step: int) -> None:
         if step % self.every_steps == 0 or self._is_new_best:
             self._save()
+        # A checkpoint of a step that is evaluated stands for its evaluation too, so the step before has the first one.
+        every = self.trainer.config.evaluate_every_steps
+        if every is not None and (step + 1) % every == 0:
+            self._save_first()
+
+    def on_epoch_evaluation_begin(self) -> None:
+        self._save_first()
 
     def on_evaluation(self, metrics: Metrics) -> None:
         state, loss = self.trainer.state, metrics["val_loss"]
@@ -112,8 +123,13 @@ class PeriodicCheckpoints(Callback):
         if self._is_new_best or self.trainer.stop_training:
             self._save()
 
+    def _save_first(self) -> None:
+        if not self._has_any:
+            self._save()
+            self.trainer.finish_writing()
+
     def _save(self) -> None:
-        self._is_new_best = False
+        self._is_new_best, self._has_any = False, True
         self.trainer.save_checkpoint(self.run.checkpoints, self.tokenizer, self.retention, background=True)
 
 

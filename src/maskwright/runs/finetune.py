@@ -209,7 +209,7 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
     last = LastWrites(run, trainer, config.training, lambda text: say(session.console, f"warning: {text}"))
     if world.is_main:
         last.keep(lambda: model.save_pretrained(run.model, inputs.tokenizer))
-    answers = answer_examples(model, validation, world, trainer.engine.device)
+    answers = answer_examples(model, validation, world, trainer.engine.device, trainer.warn)
     figures = _build_figures(model, answers, trainer, inputs)
     if world.is_main:
         draw = partial(draw_task_pictures, model.task, answers.values, validation.targets, figures["classes"])

@@ -125,7 +125,13 @@ class ForgettingGuard(Callback):
     def _measure(self, loader: PackedLoader) -> Evaluation:
         trainer = self.trainer
         with trainer.averaged_weights():
-            return evaluate(trainer.model, loader.epoch(0), placed=trainer.engine.placed, world=trainer.world)
+            return evaluate(
+                trainer.model,
+                loader.epoch(0),
+                placed=trainer.engine.placed,
+                world=trainer.world,
+                micro_batches=trainer.evaluation_batches,
+            )
 
     def _keep_weights(self) -> None:
         with self.trainer.averaged_weights():

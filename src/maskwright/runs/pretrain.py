@@ -329,7 +329,13 @@ def _evaluate(
     state = trainer.state
     figures: dict[str, Any] = {}
     if config.training.final_evaluation:
-        evaluation = evaluate(trainer.model, validation.epoch(0), placed=trainer.engine.placed, world=trainer.world)
+        evaluation = evaluate(
+            trainer.model,
+            validation.epoch(0),
+            placed=trainer.engine.placed,
+            world=trainer.world,
+            micro_batches=trainer.evaluation_batches,
+        )
         figures = {
             **evaluation.metrics,
             "accuracy": evaluation.accuracy,

@@ -57,6 +57,9 @@ class Callback:
     def on_evaluation(self, metrics: Metrics) -> None:
         """After an evaluation inside an epoch (`evaluate_every_steps`)."""
 
+    def on_epoch_evaluation_begin(self) -> None:
+        """The steps of an epoch are done, and its evaluation begins."""
+
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None: ...
 
     def on_train_end(self) -> None:

@@ -48,6 +48,7 @@ from maskwright.training.engine import Engine
 from maskwright.training.evaluate import Evaluation, evaluate
 from maskwright.training.history import History
 from maskwright.training.meter import Meter, StepRecord, WaitWatch, describe_bad_steps
+from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.ramp import count_batches_per_step
 from maskwright.training.state import TrainingState
@@ -94,6 +95,10 @@ class Trainer:
         self.budget: Budget
         self.metric_names: tuple[str, ...] = ()
         self.compute_mask_ratio = mask_ratio or (lambda progress: model.mask_ratio)
+        is_alone = self.world.size == 1
+        self.evaluation_batches = MicroBatches(
+            None if is_alone else self.config.micro_batch_tokens, is_alone, self.warn, is_training=False
+        )
         self._callbacks: Sequence[Callback] = ()
         self._writer = CheckpointWriter(self.warn)
         self.late_writes = LateWrites(self.warn)
@@ -348,6 +353,8 @@ class Trainer:
         else:
             metrics = self._measure_whole(train, "training", self.state.epoch, max(1, self.state.batch_in_epoch))
         if validation is not None:
+            for callback in self._callbacks:
+                callback.on_epoch_evaluation_begin()
             metrics |= self._evaluate(validation)
         self.history.append(metrics)
         self.state.begin_epoch(self.state.epoch + 1)
@@ -370,7 +377,8 @@ class Trainer:
     def _run_evaluation(self, data: Batches, epoch: int, **options: Any) -> Evaluation:
         batches = iterate_batches(data, epoch, world=self.world)
         with self.averaged_weights():
-            return evaluate(self.model, batches, placed=self.engine.placed, world=self.world, **options)
+            options |= {"placed": self.engine.placed, "world": self.world, "micro_batches": self.evaluation_batches}
+            return evaluate(self.model, batches, **options)
 
     def _asks(self, sums: Sequence[float]) -> bool:
         """Whether anything was asked for; a model that masks nothing (a task's) has its own word on that."""
