@@ -11,6 +11,17 @@ class RunError(RuntimeError):
     """Work that started could not be finished (exit 1)."""
 
 
+class BadStepsError(RunError):
+    """Too many steps in a row whose loss or gradient was not finite."""
+
+    def __init__(self, problem: str, advice: str = "begin again from weights of before") -> None:
+        super().__init__(
+            f"{problem}; {advice}, with a lower optimizer.learning_rate, a lower optimizer.gradient_clipping_by_norm or"
+            " training.precision=fp32"
+        )
+        self.problem = problem
+
+
 class FollowerError(RunError):
     """A process ends because the main one did, which says why."""
 

@@ -5,16 +5,28 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from maskwright.errors import RunError
+from maskwright.errors import BadStepsError, RunError
+from maskwright.models.pretrained import list_checkpoints
 from maskwright.runs.folder import RunFolder
 from maskwright.storage import append_text
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics
-from maskwright.training.checkpoints import BEST_FILE, Retention, find_resumable, name_best
+from maskwright.training.checkpoints import (
+    BEST_FILE,
+    Retention,
+    find_resumable,
+    has_finite_weights,
+    is_whole,
+    name_best,
+)
+from maskwright.training.evaluate import choose_token_loss
 
 _BEST_FILE_BYTES = 100
 
@@ -194,3 +206,118 @@ class RollBack(Callback):
         step = self.trainer.state.step
         is_evaluation = "loss" not in line and "epoch_end" not in line
         return line["step"] < step or (line["step"] == step and not is_evaluation)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a log line says about the weights: those of the step before its first one."""
+
+    step: int
+    loss: float | None
+    num_skipped: float
+    is_diverged: bool
+
+
+class DivergenceWatch(Callback):
+    """Tells of a training loss that has left what the run had reached, while it trains and at its end.
+
+    That of a language model has diverged if it is not under the loss of guessing by token frequencies (but for
+    `near`) and `far` above the run's best; the loss of the first step counts as reached. Of other models the loss must
+    be `far` above twice that of the first step. Held-out losses rise by overfitting too, so the watch goes by those
+    of training.
+    """
+
+    on_every_rank = True
+    near, far = 0.25, 1.0
+    """Nats: how well training text may be guessed by frequencies alone, and more than losses of log lines vary."""
+    num_lines = 3
+    """In a row before it is said, as a spike may pass."""
+
+    def __init__(self, run: RunFolder, unigram_loss: float | None = None) -> None:
+        self.run = run
+        self.unigram_loss = unigram_loss
+        self._lines: list[_Line] = []
+        self._best = math.inf
+
+    def on_train_begin(self) -> None:
+        self._lines, self._best = [], math.inf
+        for line in self.run.read_metrics():
+            if line["step"] <= self.trainer.state.step and "loss" in line:
+                self._note(line)
+
+    def on_log(self, metrics: Metrics) -> None:
+        self._lines = [line for line in self._lines if line.step < metrics["step"]]  # a run may have gone back
+        self._note(metrics)
+        last = [line.is_diverged for line in self._lines[-self.num_lines - 1 :]]
+        if last[-self.num_lines :] == [True] * self.num_lines and (len(last) == self.num_lines or not last[0]):
+            trouble = f"the training {self._describe(choose_token_loss(metrics))}"
+            self.trainer.warn(
+                f"step {int(metrics['step'])}: {trouble}; stop the run and {self.advise()}, with a lower"
+                " optimizer.learning_rate"
+            )
+
+    def _note(self, metrics: Metrics) -> None:
+        loss = choose_token_loss(metrics)
+        is_finite = loss is not None and math.isfinite(loss)
+        is_diverged = self.is_diverged(loss) if is_finite else bool(self._lines) and self._lines[-1].is_diverged
+        self._lines.append(
+            _Line(int(metrics["step"]), loss if is_finite else None, metrics.get("skipped_steps", 0), is_diverged)
+        )
+        if is_finite:
+            self._best = min(self._best, loss)
+
+    def is_diverged(self, loss: float) -> bool:
+        first = self.trainer.state.first_loss
+        if self.unigram_loss is None:
+            return first is not None and loss > 2 * first + self.far
+        reached = self._best if first is None else min(self._best, first)
+        return loss > self.unigram_loss - self.near and loss > reached + self.far
+
+    def _describe(self, loss: float) -> str:
+        first = self.trainer.state.first_loss
+        facts = [f"its best was {self._best:.3f}"]
+        facts += [] if first is None else [f"it began at {first:.3f}"]
+        facts += [] if self.unigram_loss is None else [f"guessing by token frequencies has {self.unigram_loss:.3f}"]
+        return f"loss has diverged to {loss:.3f} ({', '.join(facts)})"
+
+    def judge(self, held_out_loss: float | None) -> dict[str, Any]:
+        """For final.json: whether the run ended diverged, and what to do then; `held_out_loss` may acquit it."""
+        last = self._lines[-1] if self._lines else None
+        if last is None or not last.is_diverged or (held_out_loss is not None and not self.is_diverged(held_out_loss)):
+            return {"diverged": False}
+        loss = last.loss if held_out_loss is None else held_out_loss
+        which = "training" if held_out_loss is None else "held-out"
+        trouble = (
+            f"the {which} {self._describe(math.nan if loss is None else loss)}; the model is kept in {self.run.model},"
+            f" but is of no use; {self.advise()}, with a lower optimizer.learning_rate"
+        )
+        return {"diverged": True, "trouble": trouble}
+
+    def advise(self) -> str:
+        """How to start again: from the newest checkpoint whose weights are known to be good, if there is one."""
+        if self.unigram_loss is None:
+            return "start a new run"
+        good = self.find_good_checkpoint()
+        if good is None:
+            return "start a new run from the beginning, as no checkpoint of this one is known to be good"
+        return f"start a new run from the last good checkpoint, model.from={good}"
+
+    def find_good_checkpoint(self) -> Path | None:
+        """The newest one from which training went on well: its weights gave the next line a loss and no bad step."""
+        for checkpoint in list_checkpoints(self.run.checkpoints):
+            step = int(checkpoint.name.removeprefix("step-"))
+            before = max((line.num_skipped for line in self._lines if line.step <= step), default=0)
+            after = next((line for line in self._lines if line.step > step), None)
+            if after is None or after.loss is None or after.is_diverged or after.num_skipped > before:
+                continue
+            if is_whole(checkpoint) and has_finite_weights(checkpoint):
+                return checkpoint
+        return None
+
+    @contextmanager
+    def naming_good_checkpoint(self) -> Iterator[None]:
+        """Inside, a run that ends for its bad steps says where to begin again."""
+        try:
+            yield
+        except BadStepsError as error:
+            raise BadStepsError(error.problem, self.advise()) from error

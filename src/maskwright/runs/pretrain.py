@@ -20,7 +20,7 @@ from maskwright.masking.schedule import compute_mask_ratio
 from maskwright.models.pretrained import CHECKPOINTS_FOLDER
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.objective import Objective
-from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
+from maskwright.runs.callbacks import DivergenceWatch, MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.duration import DurationNotice, suggest_shorter_run
 from maskwright.runs.folder import RunFolder, find_run
 from maskwright.runs.forgetting import ForgettingGuard, load_general_text
@@ -36,7 +36,7 @@ from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, EarlyStopping
 from maskwright.training.checkpoints import Retention, clear_leftovers, find_resumable, is_checkpoint
 from maskwright.training.device import choose_device
-from maskwright.training.evaluate import EVALUATION_RATIO, evaluate, evaluate_unigram
+from maskwright.training.evaluate import EVALUATION_RATIO, choose_token_loss, evaluate, evaluate_unigram
 from maskwright.training.precision import check_precision
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import build_trackers, check_trackers
@@ -56,6 +56,11 @@ class Finished:
 
     folder: RunFolder
     figures: dict[str, Any]
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the model is of no use, and what to do; None where all is well."""
+        return self.figures.get("trouble")
 
 
 @dataclass(frozen=True)
@@ -152,13 +157,17 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
     guard = None
     if start.general is not None:
         guard = ForgettingGuard(run, start.general, validation, config.forgetting.max_increase, world)
-    callbacks = build_callbacks(config, run, tokenizer, world, console, [] if guard is None else [guard])
-    trainer.fit(train, validation, callbacks=[_build_notice(config, train, console), *callbacks])
+    watch = DivergenceWatch(run, start.unigram_loss)
+    others = [watch] if guard is None else [watch, guard]
+    callbacks = build_callbacks(config, run, tokenizer, world, console, others)
+    with watch.naming_good_checkpoint():
+        trainer.fit(train, validation, callbacks=[_build_notice(config, train, console), *callbacks])
 
     model, last = start.model, LastWrites(run, trainer, config.training, lambda text: _say(console, f"warning: {text}"))
     if world.is_main:
         last.keep(lambda: model.save_pretrained(run.model, tokenizer))
     figures = _evaluate(config, trainer, train, validation, start.unigram_loss)
+    figures |= watch.judge(choose_token_loss(figures) if "loss" in figures else None)
     if guard is not None:
         figures |= guard.compute_figures()
     predictions = None

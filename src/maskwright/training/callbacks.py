@@ -246,8 +246,7 @@ class TensorBoard(Callback):
         """Step, learning rate, and on the device the sums since the last one, behind them the gradient's norm."""
         self.log_dir = Path(log_dir)
         self._open = SummaryWriter
-        self._scalars: list[tuple[str, float, int, float]] = []
-        """Name, value, step and time of those that are not written yet."""
+        self._scalars: list[tuple[str, float, int, float]] = []  # name, value, step, time: not written yet
         with naming(self.log_dir):
             self._writer: Any = SummaryWriter(str(log_dir))
 
@@ -296,18 +295,15 @@ class TensorBoard(Callback):
 
     def _write(self) -> None:
         if self._scalars:
-            self.trainer.late_writes.write(self.log_dir, self._write_scalars, self._num_bytes)
+            self.trainer.late_writes.write(self.log_dir, self._write_scalars, self._count_bytes())
 
-    @property
-    def _num_bytes(self) -> int:
+    def _count_bytes(self) -> int:
         return _BLOCK_BYTES + _EVENT_BYTES * len(self._scalars)
 
     def _write_scalars(self) -> None:
-        """All that are left; after a failure to a new file, as the last one may be cut in the middle of a scalar.
-
-        The writer's thread prints a traceback when it finds the disk full, so it is not asked to write then.
-        """
-        if count_free_bytes(self.log_dir) < self._num_bytes:
+        """All that are left; after a failure to a new file, as the last one may be cut in the middle of a scalar."""
+        # The writer's thread prints a traceback when it finds the disk full, so it is not asked to write then.
+        if count_free_bytes(self.log_dir) < self._count_bytes():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.log_dir))
         try:
             with naming(self.log_dir):

@@ -152,8 +152,8 @@ def free_oldest(
     """
     best, existing = find_best(folder), list_checkpoints(folder)
     kept = [path for path in existing if path in (best, newest) or _is_milestone(path, retention.every_steps)]
-    if keeps_whole and not any(map(_is_whole, kept)):
-        kept += [next(filter(_is_whole, existing), newest)]
+    if keeps_whole and not any(map(is_whole, kept)):
+        kept += [next(filter(is_whole, existing), newest)]
     old = [path for path in existing if path not in kept]
     if not old or count_free_bytes(folder) + sum(map(_measure, old)) < num_bytes:
         return None
@@ -249,12 +249,18 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
     return None, problems
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def is_whole(checkpoint: Path) -> bool:
+    """Whether all of it verifies."""
     try:
         _read_verified_state(checkpoint)
     except InputError:
         return False
     return True
+
+
+def has_finite_weights(checkpoint: Path) -> bool:
+    weights = read_tensors(checkpoint / MODEL_FOLDER / WEIGHTS_FILE)
+    return all(bool(torch.isfinite(tensor).all()) for tensor in weights.values())
 
 
 def _step_of(checkpoint: Path) -> int:

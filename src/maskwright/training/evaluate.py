@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -38,8 +38,7 @@ class Evaluation:
 
     @property
     def token_loss(self) -> float:
-        """That of the predicted tokens alone, where the loss has other parts."""
-        return self.metrics.get("generator_loss", self.metrics.get("mlm_loss", self.loss))
+        return choose_token_loss(self.metrics)
 
     @property
     def accuracy(self) -> float:
@@ -49,6 +48,11 @@ class Evaluation:
     @property
     def perplexity(self) -> float:
         return math.exp(min(self.token_loss, 700.0))
+
+
+def choose_token_loss(metrics: Mapping[str, float]) -> float:
+    """The loss of the predicted tokens alone, where the loss has other parts."""
+    return metrics.get("generator_loss", metrics.get("mlm_loss", metrics["loss"]))
 
 
 @torch.no_grad()

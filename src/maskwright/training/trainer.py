@@ -15,7 +15,6 @@ generator has state to save, and a resumed run repeats an uninterrupted one.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -23,12 +22,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from maskwright.batch import PackedBatch
-from maskwright.errors import InputError, RunError
-from maskwright.models.encoding import find_max_length
+from maskwright.errors import BadStepsError, InputError
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.suggestions import refuse_arguments
-from maskwright.text.tokenizer import Tokenizer
 from maskwright.training import arguments
 from maskwright.training.batches import (
     Batches,
@@ -39,7 +36,7 @@ from maskwright.training.batches import (
     group_batches,
     iterate_batches,
 )
-from maskwright.training.budget import Budget
+from maskwright.training.budget import Budget, build_budget
 from maskwright.training.builders import BuiltOptimizer
 from maskwright.training.callbacks import Callback
 from maskwright.training.checkpoints import Retention
@@ -242,16 +239,8 @@ class Trainer:
             arguments.check_batches("validation", validation)
         if epochs <= initial_epoch:
             raise InputError(f"epochs is {epochs}, initial_epoch {initial_epoch}; epochs must be the larger")
-        limit, row_length = find_max_length(self.model.encoder), getattr(train, "row_length", 0)
-        if limit is not None and row_length > limit:
-            raise InputError(f"rows have {row_length} tokens, the model has {limit} positions; shorten the rows")
-        if isinstance(validation, Iterator):
-            raise InputError("the validation data can be read only once; give a list or a loader")
-        for batches in (train, validation):
-            tokenizer = getattr(batches, "tokenizer", None)
-            if isinstance(tokenizer, Tokenizer):
-                self.model.check_tokenizer(tokenizer)
-        self.budget = self._build_budget(train, epochs - initial_epoch)
+        arguments.check_fit(self.model, train, validation)
+        self.budget = build_budget(count_batches(train), epochs - initial_epoch, self.config)
         if not self._is_resuming:
             self.state, self.history = TrainingState(epoch=initial_epoch), History()
         self._is_resuming = False
@@ -262,15 +251,6 @@ class Trainer:
         self.received_signal = self.agreed_signal = 0
         names = tuple(self.model.compute_metrics([0.0] * self.model.num_sums))
         self.metric_names = names if validation is None else (*names, *(f"val_{name}" for name in names))
-
-    def _build_budget(self, train: Batches, num_epochs: int) -> Budget:
-        batches_per_epoch = count_batches(train)
-        if batches_per_epoch == 0:
-            raise InputError("the training data holds no batch")
-        limits = (self.config.max_steps, self.config.max_tokens, self.config.max_seconds)
-        if batches_per_epoch is None and not any(limits):
-            raise InputError("the training data has no length; set training.max_steps or training.max_seconds")
-        return Budget(math.inf if batches_per_epoch is None else batches_per_epoch * num_epochs, *limits)
 
     def _train_epoch(self, train: Batches, validation: Batches | None) -> None:
         state, config = self.state, self.config
@@ -314,7 +294,7 @@ class Trainer:
         self._meter = None
         is_lost = not any(state.epoch_sums[len(self.model.part_weights) :])
         if meter.last_bad is not None and is_lost:
-            raise RunError(describe_bad_steps(state.bad_streak, meter.last_bad))
+            raise BadStepsError(describe_bad_steps(state.bad_streak, meter.last_bad))
 
     def _read_steps(self, train: Batches, meter: Meter) -> Iterator[tuple[list[PackedBatch], bool]]:
         """The batches of every step that is left of the epoch, and whether it is the last."""
@@ -404,7 +384,7 @@ class Trainer:
         state = self.state
         measured, num_bad = meter.collect()
         if meter.longest_bad_streak >= self.config.max_bad_steps and meter.last_bad is not None:
-            raise RunError(describe_bad_steps(meter.longest_bad_streak, meter.last_bad))
+            raise BadStepsError(describe_bad_steps(meter.longest_bad_streak, meter.last_bad))
         if num_bad:
             self.warn(f"step {state.step}: {num_bad} steps were skipped, as their loss or gradient was not finite")
         slow_share = self._wait_watch.find_slow_share(state.elapsed_s, measured["data_wait"])
