@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -183,3 +187,29 @@ def test_a_full_disk_is_said_with_the_name_of_the_file(tmp_path: Path, monkeypat
         write_text(tmp_path / "file.txt", "new")
     assert (tmp_path / "file.txt").read_text() == "old"
     assert names(tmp_path) == ["file.txt"]
+
+
+_APPEND_TOO_MUCH = """
+import sys
+from pathlib import Path
+from maskwright.storage import append_text
+
+for text in ("first\\n", "x" * 100 + "\\n"):
+    try:
+        append_text(Path(sys.argv[1]), text)
+    except OSError as error:
+        print(error.errno, error.filename)
+"""
+
+
+def test_what_was_written_of_a_line_that_did_not_fit_is_taken_back(tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))
+
+    command = [sys.executable, "-c", _APPEND_TOO_MUCH, str(file)]
+    result = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, check=True)
+    assert result.stdout == f"{errno.EFBIG} {file}\n"
+    assert file.read_text() == "first\n"

@@ -23,6 +23,17 @@ class RunError(RuntimeError):
     """Work that started could not be finished (exit 1)."""
 
 
+class BadStepsError(RunError):
+    """Too many steps in a row whose loss or gradient was not finite."""
+
+    def __init__(self, problem: str, advice: str = "begin again from weights of before") -> None:
+        super().__init__(
+            f"{problem}; {advice}, with a lower optimizer.learning_rate, a lower optimizer.gradient_clipping_by_norm or"
+            " training.precision=fp32"
+        )
+        self.problem = problem
+
+
 class FollowerError(RunError):
     """A process ends because the main one did, which says why."""
 
@@ -37,6 +48,17 @@ class RunInterruptedError(RunError):
 
 class InputWarning(UserWarning):
     """Something in the user's input is set aside and the work goes on: one sentence saying what."""
+
+
+def describe_no_thread(error: BaseException) -> str | None:
+    """What to do where the system starts no more threads or processes; None for another error."""
+    is_refused = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    if not is_refused and not isinstance(error, BlockingIOError):
+        return None
+    return (
+        "the system starts no more threads or processes for this command; end others, or raise the limit"
+        " (ulimit -u; of a container its pids limit)"
+    )
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from maskwright.errors import InputError
 _CURRENT_FOLDER = -100
 _EXCHANGE = 2
 """AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -37,6 +39,34 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add to a file; if a full disk took only a part of it, that part is removed again."""
+    with naming(path), path.open("ab", buffering=0) as file:
+        end, rest = file.seek(0, os.SEEK_END), memoryview(text.encode())
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            with suppress(OSError):  # of a device, which cannot be cut
+                file.truncate(end)
+            raise
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether a disk, or what the user may take of it, was full."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def count_free_bytes(path: Path) -> int:
+    """What the disk of a path that may not exist yet has left."""
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+    return shutil.disk_usage(existing).free
+
+
+def describe_room(path: Path, num_bytes: int) -> str:
+    return f"it needs {num_bytes:,} bytes, {count_free_bytes(path):,} are free on its disk"
 
 
 def read_json(path: Path) -> dict[str, Any]:

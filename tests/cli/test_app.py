@@ -244,6 +244,21 @@ def test_a_failed_run_exits_with_one(command: Command, monkeypatch: pytest.Monke
     assert (result.code, result.err) == (1, f"error: {error}\n")
 
 
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), BlockingIOError(11, "Resource temporarily unavailable")]
+)
+def test_a_system_that_starts_no_thread_is_said_in_words(
+    command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    _fail_with(monkeypatch, error)
+    result = command("train")
+    assert result.code == 1
+    assert result.err == (
+        "error: the system starts no more threads or processes for this command; end others, or raise the limit"
+        " (ulimit -u; of a container its pids limit)\n"
+    )
+
+
 def test_a_message_of_several_lines_becomes_one(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     _fail_with(monkeypatch, RunError("first\nsecond"))
     assert command("train").err == "error: first second\n"

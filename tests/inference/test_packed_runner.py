@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning, RunError
 from maskwright.inference import runner
 from maskwright.inference.layout import RowShape, lay_out
 from maskwright.inference.runner import run_packed
@@ -158,3 +159,36 @@ def test_short_samples_share_rows_and_fill_them() -> None:
     batch, places = lay_out(draw_samples((8,) * 16), RowShape(least=64, multiple=1), pad_token_id=0)
     assert batch.input_ids.shape == (2, 64)
     assert batch.num_tokens() == len(set(places.tolist())) == 128
+
+
+def limit_tokens(encoder: nn.Module, most: int) -> list[int]:
+    """The encoder runs out of memory on more places; how many were tried."""
+    forward, tried = encoder.forward, []
+
+    def limited(*arguments: Any, **named: Any) -> Any:
+        batch = arguments[0] if arguments else next(iter(named.values()))
+        tried.append(getattr(batch, "input_ids", batch).numel())
+        if tried[-1] > most:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
+        return forward(*arguments, **named)
+
+    encoder.forward = limited  # type: ignore[method-assign]
+    return tried
+
+
+def test_out_of_memory_batches_are_halved() -> None:
+    encoder, samples = build("foreign"), draw_samples()
+    expected = [encode_alone(encoder, sample) for sample in samples]
+    tried = limit_tokens(encoder, 64)
+    with pytest.warns(InputWarning, match="out of memory with .* tokens at a time; going on with at most"):
+        found = list(run_packed(encoder, samples, split, pad_token_id=0))
+    for one, other in zip(found, expected, strict=True):
+        assert_rounded(one, other, NUM_TERMS, magnitude=1.0)
+    assert max(tried) > 64
+
+
+def test_a_text_that_no_memory_holds_is_said() -> None:
+    encoder = build("foreign")
+    limit_tokens(encoder, 0)
+    with pytest.raises(RunError, match=r"out of memory with a single text of 3 tokens .*use a smaller model"):
+        list(run_packed(encoder, draw_samples((3,)), split, pad_token_id=0))

@@ -14,6 +14,12 @@ from maskwright.runs.pretrain import build_trainer
 from maskwright.training.trainer import Trainer
 
 
+@pytest.fixture(autouse=True)
+def _nobody_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run at its end does not wait for room on a full disk."""
+    monkeypatch.setattr("maskwright.runs.interruption._WAIT_FOR_ROOM_S", 0.0)
+
+
 @pytest.fixture
 def build_run(
     tiny_values: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.interruption import GracefulStop
 from maskwright.runs.pretrain import pretrain
+from maskwright.training.checkpoints import find_resumable
 from maskwright.training.engine import Engine
 from maskwright.training.trainer import Trainer
 
@@ -270,6 +272,178 @@ def test_a_full_disk_is_said_with_the_file_what_is_kept_and_how_to_go_on(setting
             run(settings)
     file.unlink(missing_ok=True)
     assert json.loads(run(settings).final_file.read_text())["steps"] == 16
+
+
+def fail_on_full_disk(path: Path, *_: Any, **__: Any) -> None:
+    raise OSError(28, "No space left on device", str(path))
+
+
+def fill_disk_between(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> list[str]:
+    """While the run is at these steps nothing can be written; what it warns of."""
+    warnings: list[str] = []
+    begin = MetricsLog.on_train_begin
+    monkeypatch.setattr(Trainer, "warn", lambda self, message: warnings.append(message))
+
+    def watching(self: MetricsLog) -> None:
+        begin(self)
+        for place in ("training.checkpoints.write_safetensors", "models.pretrained.write_safetensors"):
+            refuse(f"maskwright.{place}", self.trainer)
+        refuse("maskwright.runs.callbacks.append_text", self.trainer)
+
+    def refuse(name: str, trainer: Trainer) -> None:
+        module, _, function = name.rpartition(".")
+        original = getattr(importlib.import_module(module), function)
+
+        def write(path: Path, *arguments: Any, **named: Any) -> None:
+            fail_on_full_disk(path) if first <= trainer.state.step <= last else original(path, *arguments, **named)
+
+        monkeypatch.setattr(name, write)
+
+    monkeypatch.setattr(MetricsLog, "on_train_begin", watching)
+    return warnings
+
+
+def test_a_disk_that_is_full_for_a_while_costs_no_step_and_no_line(
+    settings: dict[str, Any], unbroken: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings = fill_disk_between(monkeypatch, 4, 11)
+    folder = run(settings, log_every_steps=4)
+    assert read_lines(folder) == read_lines(unbroken)
+    assert (folder.model / "model.safetensors").read_bytes() == (unbroken.model / "model.safetensors").read_bytes()
+    about_metrics = [text for text in warnings if "metrics.jsonl" in text]
+    assert len(about_metrics) == 1, "one warning for as long as it lasts"
+    assert "No space left on device; it needs " in about_metrics[0]
+    assert " are free on its disk; " in about_metrics[0]
+    assert any("step-4: [Errno 28] No space left on device" in text for text in warnings)
+
+
+def test_a_run_that_cannot_save_its_end_says_what_is_kept_and_what_is_lost(
+    settings: dict[str, Any], unbroken: RunFolder
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        fill_disk_between(patch, 7, 1_000)
+        with pytest.raises(RunError) as ending:
+            run(settings)
+    folder = RunFolder(Path(settings["run"]["out"]) / "tiny")
+    text = str(ending.value)
+    assert f"cannot write {folder.checkpoints / 'step-16'}: [Errno 28] No space left on device" in text
+    assert " bytes, " in text
+    assert f"steps 7 to 16 are lost; {folder.checkpoints / 'step-6'} is kept, and the same command goes on" in text
+    assert read_lines(run(settings)) == read_lines(unbroken)
+
+
+def test_a_run_at_its_end_waits_for_room(
+    settings: dict[str, Any], unbroken: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        fill_disk_between(patch, 7, 16)
+
+        def make_room(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                patch.undo()
+
+        monkeypatch.setattr(interruption, "_WAIT_FOR_ROOM_S", 1e9)
+        monkeypatch.setattr(interruption.time, "sleep", make_room)
+        folder = run(settings)
+    assert len(waits) == 3
+    assert read_lines(folder) == read_lines(unbroken)
+    assert (folder.checkpoints / "step-16").is_dir()
+    assert json.loads(folder.final_file.read_text())["steps"] == 16
+
+
+def test_the_model_is_saved_where_the_last_checkpoint_does_not_fit(
+    settings: dict[str, Any], unbroken: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = pretrain_module.Trainer.retry_checkpoint
+
+    def refuse(self: Trainer) -> None:
+        monkeypatch.setattr("maskwright.training.checkpoints.write_safetensors", fail_on_full_disk)
+        write(self)
+
+    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", lambda self, step: step == 14 and self._save())
+    monkeypatch.setattr(PeriodicCheckpoints, "on_epoch_end", _save_in_vain)
+    monkeypatch.setattr(Trainer, "retry_checkpoint", refuse)
+    folder = run(settings, keep_best=False)
+    assert (folder.model / "model.safetensors").read_bytes() == (unbroken.model / "model.safetensors").read_bytes()
+    assert folder.is_finished
+    assert [path.name for path in folder.checkpoints.glob("step-*")] == ["step-14"]
+
+
+def _save_in_vain(self: PeriodicCheckpoints, epoch: int, metrics: Any) -> None:
+    if self.trainer.stop_training:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("maskwright.training.checkpoints.write_safetensors", fail_on_full_disk)
+            self._save()
+            self.trainer.finish_writing()
+
+
+def test_lines_that_were_undone_before_they_were_written_are_not_written(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, jumped = RollBack.on_log, []
+
+    def jumping(self: RollBack, metrics: Any) -> None:
+        is_time = metrics["step"] == 13 and not jumped
+        jumped.extend([13] * is_time)
+        log(self, {**metrics, "loss": metrics["loss"] + 50.0} if is_time else metrics)
+
+    monkeypatch.setattr(RollBack, "on_log", jumping)
+    fill_disk_between(monkeypatch, 11, 13)
+    options = {"rollback_deviations": 6.0, "log_every_steps": 1, "checkpoint_every_steps": 5, "keep_best": False}
+    lines = run(settings, **options).read_metrics()
+    assert jumped == [13]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 17))
+
+
+@pytest.mark.parametrize("every", [None, 3])
+def test_a_checkpoint_is_whole_before_the_first_evaluation_and_the_run_goes_on_from_it(
+    settings: dict[str, Any], every: int | None
+) -> None:
+    options = {"checkpoint_every_steps": 1_000, "evaluate_every_steps": every, "max_steps": 7}
+    expected = run(settings, "whole", **options)
+    found: list[Path | None] = []
+
+    def look(trainer: Trainer, *_: Any) -> bool:
+        found.append(find_resumable(Path(settings["run"]["out"]) / "tiny" / "checkpoints")[0])
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        kill_after(patch, Trainer, "_evaluate", look)
+        with pytest.raises(KilledError):
+            run(settings, **options)
+    assert [path and path.name for path in found] == ["step-2" if every else "step-7"]
+    folder = run(settings, **options)
+    assert read_lines(folder) == read_lines(expected)
+    assert (folder.model / "model.safetensors").read_bytes() == (expected.model / "model.safetensors").read_bytes()
+
+
+def test_the_last_checkpoint_is_whole_before_the_final_evaluation(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[Path | None, list[str]]] = []
+    evaluate = pretrain_module.evaluate
+
+    def look(*arguments: Any, **named: Any) -> Any:
+        found.append(find_resumable(Path(settings["run"]["out"]) / "tiny" / "checkpoints"))
+        return evaluate(*arguments, **named)
+
+    monkeypatch.setattr(pretrain_module, "evaluate", look)
+    folder = run(settings)
+    assert found == [(folder.checkpoints / "step-16", [])]
+
+
+def test_a_system_that_starts_no_thread_is_said_with_what_is_kept(settings: dict[str, Any]) -> None:
+    break_at_step(settings, 8)
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("maskwright.training.writer.ThreadPoolExecutor.submit", refuse)
+        with pytest.raises(RunError, match=r"no more threads .*ulimit -u.*step-8 is kept, and the same command"):
+            run(settings)
 
 
 def _die(self: RunFolder, figures: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from maskwright.tasks.batch import AskedBatch, TaskBatch
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.predictions import answer_examples
 from maskwright.tasks.task_head import count_documents
-from tolerances import assert_rounded, count_terms
+from tolerances import assert_rounded, count_terms, rounding
 
 
 @pytest.fixture(params=["text", "pair"])
@@ -86,6 +88,27 @@ def test_predictions_come_in_the_order_of_the_examples(inputs: TaskInputs) -> No
     for number in (0, 7, inputs.validation.num_examples - 1):
         alone = model.predict(inputs.validation.build_batch(np.array([number])))
         assert_rounded(found[number], alone[0, 0], count_terms(num_layers=2, width=32, length=32), magnitude=1.0)
+
+
+def test_out_of_memory_examples_are_answered_in_smaller_parts(lab: Lab) -> None:
+    inputs = load_task_inputs(lab.config(batch_size=100), lambda text: None)
+    assert list_batches(inputs.validation)[0].num_rows > 1
+    model, warnings = inputs.build_model(seed=0).eval(), list[str]()
+    expected, answer = answer_examples(model, inputs.validation), model.answer
+
+    def limited(batch: TaskBatch) -> Any:
+        if batch.num_rows > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return answer(batch)
+
+    model.answer = limited  # type: ignore[method-assign]
+    found = answer_examples(model, inputs.validation, warn=warnings.append)
+    num_terms = count_terms(num_layers=2, width=32, length=32)
+    assert_rounded(found.values, expected.values, num_terms, magnitude=1.0)
+    num_parts = len(model.part_weights)
+    assert found.sums[num_parts : 2 * num_parts] == expected.sums[num_parts : 2 * num_parts], "the counts"
+    assert found.sums[0] == pytest.approx(expected.sums[0], rel=rounding(num_terms))
+    assert "in an evaluation; going on with" in warnings[-1]
 
 
 def test_rows_hold_several_documents(inputs: TaskInputs) -> None:

@@ -3,11 +3,13 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from io import StringIO
+from unittest.mock import Mock
 
 import pytest
 import torch
 from rich.console import Console
 
+import maskwright.training.callbacks as callbacks_module
 from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
@@ -15,6 +17,7 @@ from maskwright.training.callbacks import Callback, EarlyStopping, ModelCheckpoi
 from maskwright.training.progress import ProgressDisplay, format_duration
 from maskwright.training.trainer import Trainer
 from maskwright.training.world import World
+from maskwright.training.writer import LateWrites
 
 
 @pytest.fixture
@@ -42,6 +45,7 @@ class FakeTrainer:
         self.metric_names = (monitor,)
         self.stop_training = False
         self.averaged_weights, self.world = nullcontext, World()
+        self.late_writes = LateWrites(pytest.fail)
         self.history = type("History", (), {"history": {}})()
         callback.trainer = self
         self.callback, self.monitor = callback, monitor
@@ -176,6 +180,42 @@ def test_tensorboard_events_can_be_read_back(fit, tmp_path, padded_batches):
     assert [line["step"] for line in lines] == [4, 6, 8, 12]
 
 
+def test_tensorboard_has_all_scalars_after_a_while_of_a_full_disk(fit, tmp_path, monkeypatch):
+    lines, warnings = [], []
+
+    class Log(Callback):
+        def on_log(self, metrics):
+            lines.append(metrics)
+
+        def on_warning(self, message):
+            warnings.append(message)
+
+    free = callbacks_module.count_free_bytes
+    monkeypatch.setattr(callbacks_module, "count_free_bytes", lambda path: 0 if 4 <= len(lines) <= 8 else free(path))
+    fit([Log(), TensorBoard(tmp_path, update_freq="log")], log_every_steps=1)
+    assert read_events(tmp_path)["step/loss"] == [(line["step"], pytest.approx(line["loss"])) for line in lines]
+    assert len(lines) == 12
+    assert len(warnings) == 1
+    assert f"cannot write {tmp_path}: No space left on device; it needs " in warnings[0]
+
+
+def test_tensorboard_goes_on_in_a_new_file_after_a_failure(fit, tmp_path):
+    lines = []
+
+    class Break(Callback):
+        def on_log(self, metrics):
+            lines.append(metrics)
+            if metrics["step"] == 5:
+                failing = Mock(wraps=board._writer)
+                failing.flush.side_effect = OSError(28, "No space left on device")
+                board._writer = failing
+
+    board = TensorBoard(tmp_path, update_freq="log")
+    fit([Break(), board], log_every_steps=1)
+    assert {step for step, _ in read_events(tmp_path)["step/loss"]} == {line["step"] for line in lines}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_tensorboard_per_epoch_writes_no_steps(fit, tmp_path):
     fit([TensorBoard(tmp_path)])
     assert set(read_events(tmp_path)) == {"epoch/loss", "epoch/mlm_accuracy"}
@@ -268,6 +308,33 @@ def test_a_resumed_run_goes_back_to_the_best_epoch_before_the_interruption(build
     assert trainer.stop_training
     for name, tensor in best.state_dict().items():
         assert torch.equal(later.state_dict()[name], tensor), name
+
+
+def test_the_best_weights_reach_a_disk_that_was_full(build_model, tmp_path, monkeypatch):
+    """Those of the best epoch, not those that the model has when there is room."""
+    warnings, is_full = [], [True]
+    whole_folder = callbacks_module.whole_folder
+
+    def full_for_a_while(folder):
+        if is_full:
+            raise OSError(28, "No space left on device")
+        return whole_folder(folder)
+
+    monkeypatch.setattr(callbacks_module, "whole_folder", full_for_a_while)
+    best, later = build_model(), build_model(seed=1)
+    stop = EarlyStopping(monitor="loss", patience=2, restore_best_weights=True, best_folder=tmp_path / "best")
+    trainer = FakeTrainer(stop, "loss")
+    trainer.late_writes = LateWrites(warnings.append)
+    trainer.model = best
+    stop.on_train_begin()
+    stop.on_epoch_end(0, {"loss": 1.0})
+    assert f"cannot write {tmp_path / 'best'}: No space left on device" in warnings[0]
+    expected = {name: tensor.clone() for name, tensor in best.state_dict().items()}
+    best.load_state_dict(later.state_dict())
+    is_full.clear()
+    trainer.late_writes.retry()
+    later.load_weights(tmp_path / "best")
+    assert all(torch.equal(later.state_dict()[name], tensor) for name, tensor in expected.items())
 
 
 def test_model_checkpoint_keeps_the_better_model_of_before_a_resume():

@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from maskwright.batch import as_packed
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning, RunError
+from maskwright.sections.training import TrainingConfig
+from maskwright.training.callbacks import Callback
 from maskwright.training.evaluate import Evaluation, evaluate, evaluate_unigram
+from maskwright.training.trainer import Trainer
 from tolerances import count_terms, rounding
 
 NUM_TERMS = count_terms(num_layers=1, width=16, length=16)
@@ -23,6 +26,73 @@ def test_figures_do_not_depend_on_batch_size_or_row_order(build_model, build_loa
             assert result.loss == pytest.approx(expected.loss, rel=rounding(NUM_TERMS))
             assert result.accuracy == expected.accuracy
             assert result.num_masked == expected.num_masked
+
+
+def limit_memory(model, max_rows, error):
+    """A model that runs out of memory on more rows; the numbers of rows that were tried."""
+    loss_sums, attempts = model.loss_sums, []
+
+    def limited(corrupted):
+        attempts.append(len(corrupted.labels))
+        if len(corrupted.labels) > max_rows:
+            raise error
+        return loss_sums(corrupted)
+
+    model.loss_sums = limited
+    return attempts
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore lines"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+        MemoryError(),
+    ],
+)
+def test_out_of_memory_an_evaluation_goes_on_in_smaller_parts(build_model, build_loader, error):
+    expected = evaluate(build_model(), build_loader().epoch(0))
+    model = build_model()
+    attempts = limit_memory(model, 1, error)
+    with pytest.warns(InputWarning, match="out of memory with .* in an evaluation") as caught:
+        found = evaluate(model, build_loader().epoch(0))
+    assert [str(warning.message) for warning in caught] == [
+        "out of memory with 64 tokens at a time in an evaluation; going on with 32, the figures stay the same",
+        "out of memory with 32 tokens at a time in an evaluation; going on with 16, the figures stay the same",
+    ]
+    assert [rows for rows in attempts if rows > 1] == [4, 2], "what did not fit once is not tried again"
+    assert found.loss == pytest.approx(expected.loss, rel=rounding(NUM_TERMS))
+    assert (found.accuracy, found.num_masked) == (expected.accuracy, expected.num_masked)
+
+
+def test_a_row_that_no_evaluation_has_memory_for_is_said(build_model, build_loader):
+    model = build_model()
+    limit_memory(model, 0, MemoryError())
+    with pytest.raises(RunError, match=r"single row of 16 tokens in an evaluation \(MemoryError\); use a smaller"):
+        evaluate(model, build_loader(rows_per_batch=1).epoch(0))
+
+
+def test_a_trainer_remembers_what_its_evaluations_have_memory_for(build_model, build_loader):
+    model, warnings = build_model(), []
+
+    class Recorder(Callback):
+        def on_warning(self, message):
+            warnings.append(message)
+
+    trainer = Trainer(model, training=TrainingConfig(device="cpu", precision="fp32"))
+    loss_sums = model.loss_sums
+
+    def limited(corrupted):
+        if len(corrupted.labels) > 2 and not torch.is_grad_enabled():
+            raise MemoryError
+        return loss_sums(corrupted)
+
+    model.loss_sums = limited
+    loader = build_loader(num_documents=12)
+    trainer.fit(loader, loader, epochs=2, callbacks=[Recorder()], verbose=False)
+    trainer.evaluate(loader)
+    assert len(warnings) == 1
+    assert "in an evaluation; going on with 32" in warnings[0]
 
 
 def test_padded_batches_do_not_depend_on_their_order_either(build_model, padded_batches):

@@ -14,10 +14,12 @@ import pytest
 import torch
 
 import maskwright.training.checkpoints as checkpoints_module
+from maskwright.errors import RunError
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
 from maskwright.training.callbacks import Callback
 from maskwright.training.checkpoints import Retention, clear_leftovers, find_best, find_resumable
 from maskwright.training.trainer import Trainer
+from maskwright.training.writer import LateWrites
 
 
 class SaveEvery(Callback):
@@ -86,6 +88,132 @@ def test_a_full_disk_is_a_warning_and_training_goes_on(build_model, padded_batch
     assert all("No space left on device; earlier checkpoints are untouched" in text for text in saving.warnings)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-12"]
     assert find_resumable(tmp_path) == (tmp_path / "step-12", [])
+
+
+class SmallDisk:
+    """Refuses tensors beyond a capacity, counted in checkpoints' tensors; files beside them take no room."""
+
+    def __init__(self, folder, capacity, monkeypatch):
+        self.folder, self.capacity = folder, capacity
+        self._write = checkpoints_module.write_safetensors
+        for name in ("maskwright.training.checkpoints", "maskwright.models.pretrained"):
+            monkeypatch.setattr(f"{name}.write_safetensors", self.write)
+        monkeypatch.setattr(checkpoints_module, "count_free_bytes", lambda path: self.free)
+        monkeypatch.setattr("maskwright.storage.count_free_bytes", lambda path: self.free)
+        monkeypatch.setattr(checkpoints_module, "_measure", self.measure)
+
+    @property
+    def free(self):
+        return self.capacity - self.measure(self.folder)
+
+    def measure(self, folder):
+        return sum(file.stat().st_size for file in folder.rglob("*.safetensors*"))
+
+    def write(self, path, tensors, metadata=None):
+        """A kill at this moment would leave these."""
+        if find_resumable(self.folder)[0] is None and list(self.folder.glob("step-*")):
+            pytest.fail("no whole checkpoint is there")
+        self._write(path, tensors, metadata)
+        if self.free < 0:
+            path.unlink()
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+def measure_checkpoint(model, batches, folder):
+    trainer = build_trainer(model)
+    trainer.fit(batches[:1], epochs=1, verbose=False)
+    checkpoint = trainer.save_checkpoint(folder)
+    return sum(file.stat().st_size for file in checkpoint.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_on_a_full_disk_old_checkpoints_make_room_for_the_newest(
+    build_model, padded_batches, tmp_path, monkeypatch, background
+):
+    size = measure_checkpoint(build_model(), padded_batches, tmp_path / "one")
+    folder = tmp_path / "all"
+    SmallDisk(folder, int(2.5 * size), monkeypatch)
+    saving = SaveEvery(folder, background, last=3)
+    build_trainer(build_model()).fit(padded_batches, epochs=2, callbacks=[saving], verbose=False)
+    assert sorted(path.name for path in folder.iterdir()) == ["step-10", "step-12"]
+    assert find_resumable(folder) == (folder / "step-12", [])
+    expected = [
+        f"the disk is full: {folder}/step-{step - 4} is removed to make room for {folder}/step-{step}"
+        for step in (6, 8, 10, 12)
+    ]
+    assert saving.warnings == expected
+
+
+def test_the_only_whole_checkpoint_stays_and_the_bytes_are_named(build_model, padded_batches, tmp_path, monkeypatch):
+    size = measure_checkpoint(build_model(), padded_batches, tmp_path / "one")
+    folder = tmp_path / "all"
+    disk = SmallDisk(folder, int(1.5 * size), monkeypatch)
+    saving = SaveEvery(folder, background=True, last=1)
+    build_trainer(build_model()).fit(padded_batches, epochs=1, callbacks=[saving], verbose=False)
+    assert [path.name for path in folder.iterdir()] == ["step-2"]
+    assert len(saving.warnings) == 2
+    for step, text in zip((4, 6), saving.warnings, strict=True):
+        assert (
+            f"cannot write {folder}/step-{step}: [Errno 28] No space left on device: '{folder}/.step-{step}.tmp" in text
+        )
+        assert f"it needs {size:,} bytes, {disk.free:,} are free on its disk; training goes on" in text
+
+
+def test_nothing_is_removed_for_a_checkpoint_that_would_not_fit_anyway(
+    build_model, padded_batches, tmp_path, monkeypatch
+):
+    size = measure_checkpoint(build_model(), padded_batches, tmp_path / "one")
+    folder = tmp_path / "all"
+    disk = SmallDisk(folder, int(2.5 * size), monkeypatch)
+    trainer = build_trainer(build_model())
+    trainer.fit(padded_batches[:1], epochs=1, verbose=False)
+    for step in (1, 2):
+        trainer.state.step = step
+        trainer.save_checkpoint(folder)
+    disk.capacity = int(1.9 * size)  # something else takes the room, more than step-1 has
+    trainer.state.step = 3
+    with pytest.raises(RunError, match="earlier checkpoints are untouched; it needs"):
+        trainer.save_checkpoint(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["step-1", "step-2"]
+
+
+def test_milestones_and_the_best_are_not_removed_for_room(build_model, padded_batches, tmp_path, monkeypatch):
+    size = measure_checkpoint(build_model(), padded_batches, tmp_path / "one")
+    folder = tmp_path / "all"
+    SmallDisk(folder, int(4.5 * size), monkeypatch)
+    trainer = build_trainer(build_model())
+    trainer.fit(padded_batches[:1], epochs=1, verbose=False)
+    trainer.state.best_step, trainer.state.best_loss = 3, 0.5
+    for step in (3, 10, 12, 13, 14, 15):
+        trainer.state.step = step
+        trainer.save_checkpoint(folder, retention=Retention(last=9, every_steps=10))
+    assert sorted(path.name for path in folder.glob("step-*")) == ["step-10", "step-14", "step-15", "step-3"]
+
+
+def test_files_that_a_full_disk_refuses_are_written_when_there_is_room(tmp_path, monkeypatch):
+    warnings, written = [], []
+    late = LateWrites(warnings.append)
+    room = {"bytes": 0}
+    monkeypatch.setattr("maskwright.training.writer.count_free_bytes", lambda path: room["bytes"])
+
+    def write():
+        if room["bytes"] < 10:
+            raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "file"))
+        written.append(room["bytes"])
+
+    late.write(tmp_path / "file", write, 10)
+    late.write(tmp_path / "file", write, 10)
+    late.retry()
+    assert written == []
+    assert len(warnings) == 1, "once, until it has worked again"
+    assert f"cannot write {tmp_path / 'file'}: No space left on device; it needs 10 bytes, " in warnings[0]
+    with pytest.raises(OSError, match="No space left on device"):
+        late.check()
+    room["bytes"] = 10
+    late.retry()
+    late.retry()
+    late.check()
+    assert written == [10]
 
 
 _WRITE_TOO_MUCH = """

@@ -23,7 +23,14 @@ from maskwright.cli.predict import predict
 from maskwright.cli.prepare import prepare_app
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
-from maskwright.errors import FollowerError, InputError, InputWarning, RunError, RunInterruptedError
+from maskwright.errors import (
+    FollowerError,
+    InputError,
+    InputWarning,
+    RunError,
+    RunInterruptedError,
+    describe_no_thread,
+)
 from maskwright.terminal import clean, echo
 
 _HELP = """Pre-train, adapt, evaluate and run masked-language-model encoders.
@@ -107,7 +114,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: Any, 
 def _exit_code(error: Exception) -> int:
     if isinstance(error, RunInterruptedError):
         return error.exit_code
-    return 1 if isinstance(error, RunError | OSError) else 2
+    return 1 if isinstance(error, RunError | OSError) or describe_no_thread(error) else 2
 
 
 def _speaks(error: Exception) -> bool:
@@ -123,9 +130,12 @@ def _is_main_process() -> bool:
 
 def _is_expected(error: Exception) -> bool:
     """Anything else is a bug of ours and keeps its traceback; an OSError is a disk, a file or a network failing."""
-    return isinstance(error, InputError | RunError | OSError) or hasattr(error, "format_message")
+    is_ours = isinstance(error, InputError | RunError | OSError) or hasattr(error, "format_message")
+    return is_ours or describe_no_thread(error) is not None
 
 
 def _describe(error: Exception) -> str:
     """A usage error of typer's says more than its `str`; it is empty when the help was shown instead."""
-    return str(error.format_message()) if hasattr(error, "format_message") else str(error)
+    if hasattr(error, "format_message"):
+        return str(error.format_message())
+    return describe_no_thread(error) or str(error)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from maskwright.errors import RunError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -77,7 +79,10 @@ def finetune(
 
     console = CleanConsole()
     named = {name: value for name, value in context.params.items() if value is not None}
-    _print_scores(run(**named, console=console), console)
+    finished = run(**named, console=console)
+    _print_scores(finished, console)
+    if finished.trouble is not None:
+        raise RunError(finished.trouble)
 
 
 def _print_scores(finished: FinishedTask, console: Console) -> None:

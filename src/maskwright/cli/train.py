@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from maskwright.cli.settings import ConfigFile, Settings, load_settings
+from maskwright.errors import RunError
 from maskwright.terminal import echo
 
 
@@ -49,7 +50,9 @@ def train(
     if run.predictions is not None:
         run.predictions.print(console)
     for label, value in format_figures(run.figures).items():
-        console.print(f"{label:>16}  {value}", highlight=False)
+        console.print(f"{label:>16}  {value}", highlight=False, markup=False, soft_wrap=True)
+    if run.trouble is not None:
+        raise RunError(run.trouble)
     console.print(
         f"\n{run.folder.report_file}  curves, predictions and settings\nTry next:",
         *(f"\n  {command}" for command in run.next_commands),

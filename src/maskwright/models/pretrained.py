@@ -21,7 +21,7 @@ from maskwright.models.families import FAMILIES, family_of
 from maskwright.models.family import Family, State
 from maskwright.models.weights_file import write_safetensors
 from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_config, read_weights
-from maskwright.storage import restore_folder, write_text
+from maskwright.storage import naming, restore_folder, write_text
 from maskwright.suggestions import suggest
 
 MODEL_FOLDER = "model"
@@ -80,8 +80,9 @@ def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{WEIGHTS_FILE}.tmp"
     try:
-        write_safetensors(temporary, weights, metadata={"format": "pt"})
-        temporary.replace(folder / WEIGHTS_FILE)
+        with naming(folder / WEIGHTS_FILE):
+            write_safetensors(temporary, weights, metadata={"format": "pt"})
+            temporary.replace(folder / WEIGHTS_FILE)
     finally:
         temporary.unlink(missing_ok=True)
     write_text(folder / CONFIG_FILE, json.dumps(config, indent=2) + "\n")

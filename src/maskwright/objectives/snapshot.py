@@ -26,6 +26,11 @@ class ModelSnapshot:
     pads_left: bool = False
     """Whether others must put padding before a text."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Those of the tensors; the files beside them are small."""
+        return sum(tensor.nbytes for part in (self.weights, *self.others.values()) for tensor in part.values())
+
     def write(self, folder: Path) -> None:
         write_model_folder(folder, self.config, self.weights)
         for name, weights in self.others.items():

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from maskwright.config import Config, build_config, change_config
-from maskwright.errors import InputError
+from maskwright.errors import InputError, RunError
 from maskwright.models.pretrained import read_own_settings, resolve_folder
 from maskwright.models.weights_reading import read_config
 from maskwright.objectives.saving import lacks_head
@@ -80,7 +80,14 @@ def adapt(model: str, options: AdaptOptions, console: Console, say: Say) -> Adap
         if lacks_head(resolve_folder(model)):
             config = _with_trained_head(config, options, console, say)
         finished = _read_finished(run, config) if is_trained else pretrain(config, options.overwrite, console)
+        _check_trained(finished)
         return Adapted(finished, _export(finished.folder, options, say))
+
+
+def _check_trained(finished: Finished) -> None:
+    """What is of no use is neither built upon nor exported."""
+    if finished.trouble is not None:
+        raise RunError(finished.trouble)
 
 
 def _read_finished(run: RunFolder, config: Config) -> Finished:
@@ -180,10 +187,10 @@ def _with_trained_head(config: Config, options: AdaptOptions, console: Console, 
     head_config = change_config(config, changes)
     run = RunFolder(Path(config.run.out) / name)
     if run.is_finished and not options.overwrite:
-        check_same_config(run, head_config)
+        _check_trained(_read_finished(run, head_config))
     else:
         say(f"the encoder came without a prediction head: {options.head_steps} steps train one, the encoder unchanged")
-        pretrain(head_config, options.overwrite, console)
+        _check_trained(pretrain(head_config, options.overwrite, console))
     return change_config(config, {"model": {"from": str(run.path)}, "tokenizer": {"path": None}})
 
 

@@ -5,20 +5,41 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from maskwright.errors import RunError
+from maskwright.errors import BadStepsError, RunError
+from maskwright.models.pretrained import list_checkpoints
 from maskwright.runs.folder import RunFolder
-from maskwright.storage import naming
+from maskwright.storage import append_text
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics
-from maskwright.training.checkpoints import Retention, find_resumable, name_best
+from maskwright.training.checkpoints import (
+    BEST_FILE,
+    Retention,
+    find_resumable,
+    has_finite_weights,
+    is_whole,
+    name_best,
+)
+from maskwright.training.evaluate import choose_token_loss
+
+_BEST_FILE_BYTES = 100
 
 
 class MetricsLog(Callback):
-    """One JSON object per log line in metrics.jsonl; lines a resumed run will write again are dropped first."""
+    """One JSON object per log line in metrics.jsonl; lines a resumed run will write again are dropped first.
+
+    Lines that a full disk refuses are kept until there is room.
+    """
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
+        self._unwritten: list[dict[str, Any]] = []
 
     def on_train_begin(self) -> None:
         for problem in self.run.find_lost_metrics(self.trainer.state.step):
@@ -47,15 +68,29 @@ class MetricsLog(Callback):
         state = self.trainer.state
         return {"step": state.step, "epoch": epoch, "tokens": state.num_tokens}
 
+    def keep(self, is_kept: Callable[[Metrics], bool]) -> None:
+        """Drop the other lines, written or not."""
+        self._unwritten = [line for line in self._unwritten if is_kept(line)]
+        self.run.keep_metrics(is_kept)
+
     def _append(self, metrics: Metrics) -> None:
         # JSON has no NaN; a line of steps that were all skipped has no loss.
-        values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        with naming(self.run.metrics_file), self.run.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        self._unwritten.append({name: value if math.isfinite(value) else None for name, value in metrics.items()})
+        self.trainer.late_writes.write(self.run.metrics_file, self._write, len(self._format()))
+
+    def _write(self) -> None:
+        append_text(self.run.metrics_file, self._format())
+        self._unwritten = []
+
+    def _format(self) -> str:
+        return "".join(json.dumps(line) + "\n" for line in self._unwritten)
 
 
 class PeriodicCheckpoints(Callback):
-    """A checkpoint every so many steps and at the end; the newest few, milestones and the best are kept."""
+    """A checkpoint every so many steps and at the end; the newest few, milestones and the best are kept.
+
+    The first one is whole before the first evaluation, which needs memory that training did not.
+    """
 
     on_every_rank = True
 
@@ -67,15 +102,26 @@ class PeriodicCheckpoints(Callback):
         self.every_steps = every_steps
         self.retention = retention
         self.keep_best = keep_best
-        self._is_new_best = False
+        self._is_new_best = self._has_any = False
 
     def on_train_begin(self) -> None:
-        if self.trainer.world.is_main:
-            name_best(self.run.checkpoints, self.trainer.state.best_step, self.trainer.state.best_loss)
+        state = self.trainer.state
+        self._has_any = state.step > 0
+        if self.trainer.world.is_main and state.best_step is not None:
+            file = self.run.checkpoints / BEST_FILE
+            write = partial(name_best, self.run.checkpoints, state.best_step, state.best_loss)
+            self.trainer.late_writes.write(file, write, _BEST_FILE_BYTES)
 
     def on_step_end(self, step: int) -> None:
         if step % self.every_steps == 0 or self._is_new_best:
             self._save()
+        # A checkpoint of a step that is evaluated stands for its evaluation too, so the step before has the first one.
+        every = self.trainer.config.evaluate_every_steps
+        if every is not None and (step + 1) % every == 0:
+            self._save_first()
+
+    def on_epoch_evaluation_begin(self) -> None:
+        self._save_first()
 
     def on_evaluation(self, metrics: Metrics) -> None:
         state, loss = self.trainer.state, metrics["val_loss"]
@@ -89,8 +135,13 @@ class PeriodicCheckpoints(Callback):
         if self._is_new_best or self.trainer.stop_training:
             self._save()
 
+    def _save_first(self) -> None:
+        if not self._has_any:
+            self._save()
+            self.trainer.finish_writing()
+
     def _save(self) -> None:
-        self._is_new_best = False
+        self._is_new_best, self._has_any = False, True
         self.trainer.save_checkpoint(self.run.checkpoints, self.tokenizer, self.retention, background=True)
 
 
@@ -107,8 +158,9 @@ class RollBack(Callback):
     max_returns = 3
     """To the same checkpoint; without a limit a run that always jumps there would never end."""
 
-    def __init__(self, run: RunFolder, num_deviations: float) -> None:
+    def __init__(self, run: RunFolder, num_deviations: float, log: MetricsLog) -> None:
         self.run = run
+        self.log = log
         self.num_deviations = num_deviations
         self._losses: list[float] = []
         self._returns: list[str] = []
@@ -147,10 +199,125 @@ class RollBack(Callback):
         )
         self.trainer.roll_back(checkpoint)
         if self.trainer.world.is_main:
-            self.run.keep_metrics(self._stands)
+            self.log.keep(self._stands)
 
     def _stands(self, line: Metrics) -> bool:
         """Whether it tells of a step that was not undone; an evaluation inside an epoch is done again at its step."""
         step = self.trainer.state.step
         is_evaluation = "loss" not in line and "epoch_end" not in line
         return line["step"] < step or (line["step"] == step and not is_evaluation)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a log line says about the weights: those of the step before its first one."""
+
+    step: int
+    loss: float | None
+    num_skipped: float
+    is_diverged: bool
+
+
+class DivergenceWatch(Callback):
+    """Tells of a training loss that has left what the run had reached, while it trains and at its end.
+
+    That of a language model has diverged if it is not under the loss of guessing by token frequencies (but for
+    `near`) and `far` above the run's best; the loss of the first step counts as reached. Of other models the loss must
+    be `far` above twice that of the first step. Held-out losses rise by overfitting too, so the watch goes by those
+    of training.
+    """
+
+    on_every_rank = True
+    near, far = 0.25, 1.0
+    """Nats: how well training text may be guessed by frequencies alone, and more than losses of log lines vary."""
+    num_lines = 3
+    """In a row before it is said, as a spike may pass."""
+
+    def __init__(self, run: RunFolder, unigram_loss: float | None = None) -> None:
+        self.run = run
+        self.unigram_loss = unigram_loss
+        self._lines: list[_Line] = []
+        self._best = math.inf
+
+    def on_train_begin(self) -> None:
+        self._lines, self._best = [], math.inf
+        for line in self.run.read_metrics():
+            if line["step"] <= self.trainer.state.step and "loss" in line:
+                self._note(line)
+
+    def on_log(self, metrics: Metrics) -> None:
+        self._lines = [line for line in self._lines if line.step < metrics["step"]]  # a run may have gone back
+        self._note(metrics)
+        last = [line.is_diverged for line in self._lines[-self.num_lines - 1 :]]
+        if last[-self.num_lines :] == [True] * self.num_lines and (len(last) == self.num_lines or not last[0]):
+            trouble = f"the training {self._describe(choose_token_loss(metrics))}"
+            self.trainer.warn(
+                f"step {int(metrics['step'])}: {trouble}; stop the run and {self.advise()}, with a lower"
+                " optimizer.learning_rate"
+            )
+
+    def _note(self, metrics: Metrics) -> None:
+        loss = choose_token_loss(metrics)
+        is_finite = loss is not None and math.isfinite(loss)
+        is_diverged = self.is_diverged(loss) if is_finite else bool(self._lines) and self._lines[-1].is_diverged
+        self._lines.append(
+            _Line(int(metrics["step"]), loss if is_finite else None, metrics.get("skipped_steps", 0), is_diverged)
+        )
+        if is_finite:
+            self._best = min(self._best, loss)
+
+    def is_diverged(self, loss: float) -> bool:
+        first = self.trainer.state.first_loss
+        if self.unigram_loss is None:
+            return first is not None and loss > 2 * first + self.far
+        reached = self._best if first is None else min(self._best, first)
+        return loss > self.unigram_loss - self.near and loss > reached + self.far
+
+    def _describe(self, loss: float) -> str:
+        first = self.trainer.state.first_loss
+        facts = [f"its best was {self._best:.3f}"]
+        facts += [] if first is None else [f"it began at {first:.3f}"]
+        facts += [] if self.unigram_loss is None else [f"guessing by token frequencies has {self.unigram_loss:.3f}"]
+        return f"loss has diverged to {loss:.3f} ({', '.join(facts)})"
+
+    def judge(self, held_out_loss: float | None) -> dict[str, Any]:
+        """For final.json: whether the run ended diverged, and what to do then; `held_out_loss` may acquit it."""
+        last = self._lines[-1] if self._lines else None
+        if last is None or not last.is_diverged or (held_out_loss is not None and not self.is_diverged(held_out_loss)):
+            return {"diverged": False}
+        loss = last.loss if held_out_loss is None else held_out_loss
+        which = "training" if held_out_loss is None else "held-out"
+        trouble = (
+            f"the {which} {self._describe(math.nan if loss is None else loss)}; the model is kept in {self.run.model},"
+            f" but is of no use; {self.advise()}, with a lower optimizer.learning_rate"
+        )
+        return {"diverged": True, "trouble": trouble}
+
+    def advise(self) -> str:
+        """How to start again: from the newest checkpoint whose weights are known to be good, if there is one."""
+        if self.unigram_loss is None:
+            return "start a new run"
+        good = self.find_good_checkpoint()
+        if good is None:
+            return "start a new run from the beginning, as no checkpoint of this one is known to be good"
+        return f"start a new run from the last good checkpoint, model.from={good}"
+
+    def find_good_checkpoint(self) -> Path | None:
+        """The newest one from which training went on well: its weights gave the next line a loss and no bad step."""
+        for checkpoint in list_checkpoints(self.run.checkpoints):
+            step = int(checkpoint.name.removeprefix("step-"))
+            before = max((line.num_skipped for line in self._lines if line.step <= step), default=0)
+            after = next((line for line in self._lines if line.step > step), None)
+            if after is None or after.loss is None or after.is_diverged or after.num_skipped > before:
+                continue
+            if is_whole(checkpoint) and has_finite_weights(checkpoint):
+                return checkpoint
+        return None
+
+    @contextmanager
+    def naming_good_checkpoint(self) -> Iterator[None]:
+        """Inside, a run that ends for its bad steps says where to begin again."""
+        try:
+            yield
+        except BadStepsError as error:
+            raise BadStepsError(error.problem, self.advise()) from error

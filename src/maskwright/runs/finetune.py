@@ -17,6 +17,7 @@ from rich.console import Console
 from maskwright.config import Config, load_config
 from maskwright.errors import InputError
 from maskwright.models.encoding import find_hidden_size
+from maskwright.runs.callbacks import DivergenceWatch
 from maskwright.runs.duration import DurationNotice
 from maskwright.runs.finetune_inputs import GivenInputs, TaskInputs, load_task_inputs
 from maskwright.runs.finetune_report import write_task_report
@@ -29,7 +30,7 @@ from maskwright.runs.finetune_seeds import (
 )
 from maskwright.runs.finetune_settings import build_run_config
 from maskwright.runs.folder import RunFolder, find_run, own_run
-from maskwright.runs.interruption import ending_in_order
+from maskwright.runs.interruption import LastWrites, ending_in_order
 from maskwright.runs.next_commands import suggest_prediction
 from maskwright.runs.pretrain import build_callbacks, resume_newest
 from maskwright.runs.task_pictures import draw_task_pictures
@@ -68,6 +69,11 @@ class FinishedTask:
     def scores(self) -> dict[str, float | None]:
         """On the held-out examples; of several seeds the mean."""
         return {name: values["mean"] for name, values in summarise(self.figures).items()}
+
+    @property
+    def trouble(self) -> str | None:
+        """Why models of seeds are of no use, and what to do; None where all is well."""
+        return "; ".join(one["trouble"] for one in self.figures if "trouble" in one) or None
 
     @cached_property
     def model(self) -> TaskModel:
@@ -209,16 +215,20 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
     validation = inputs.validation.for_rank(world.rank, world.size)
     _introduce(trainer, run, session)
     notice = _build_notice(train, session.console)
-    trainer.fit(train, validation, callbacks=[notice, *_build_callbacks(config, run, session)])
+    watch = DivergenceWatch(run)
+    with watch.naming_good_checkpoint():
+        trainer.fit(train, validation, callbacks=[notice, *_build_callbacks(config, run, session, watch)])
+    last = LastWrites(run, trainer, config.training, lambda text: say(session.console, f"warning: {text}"))
     if world.is_main:
-        model.save_pretrained(run.model, inputs.tokenizer)
-    answers = answer_examples(model, validation, world, trainer.engine.device)
+        last.keep(lambda: model.save_pretrained(run.model, inputs.tokenizer))
+    answers = answer_examples(model, validation, world, trainer.engine.device, trainer.warn)
     figures = _build_figures(model, answers, trainer, inputs)
+    figures |= watch.judge(figures.get("loss"))
     if world.is_main:
         draw = partial(draw_task_pictures, model.task, answers.values, validation.targets, figures["classes"])
-        for note in write_task_report(run, inputs.config, figures, draw):
+        for note in last.write(lambda: write_task_report(run, inputs.config, figures, draw), 0):
             say(session.console, f"note: {note}")
-        run.write_final(figures)
+        last.write(lambda: run.write_final(figures), 0)
         remove_checkpoints(run.checkpoints, config.training.keep_every_steps)
     return figures
 
@@ -247,9 +257,9 @@ class TaskProgress(ProgressDisplay):
         return "" if math.isnan(score) else f"  {self.metric} {score:.3f}"
 
 
-def _build_callbacks(config: Config, run: RunFolder, session: _Session) -> list[Callback]:
+def _build_callbacks(config: Config, run: RunFolder, session: _Session, watch: DivergenceWatch) -> list[Callback]:
     """Those of every run, with the task's metric in the progress and in early stopping."""
-    inputs, others = session.inputs, []
+    inputs, others = session.inputs, list[Callback]([watch])
     if inputs.config.patience is not None:
         others.append(
             EarlyStopping(

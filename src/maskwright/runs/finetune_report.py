@@ -55,7 +55,8 @@ def format_score(value: float | None) -> str:
 
 def _build_html(run: RunFolder, config: TaskConfig, figures: Mapping[str, Any], pictures: str) -> str:
     name = html.escape(run.path.name)
-    rows = [(label, format_score(value)) for label, value in list_scores(figures).items()]
+    rows = [("diverged", html.escape(figures["trouble"]))] if "trouble" in figures else []
+    rows += [(label, format_score(value)) for label, value in list_scores(figures).items()]
     rows.append(("held-out examples", f"{figures['examples']:,}"))
     rows.append(("trained on", f"{figures['train_examples']:,} examples in {figures['steps']:,} steps"))
     picture = ""

@@ -138,9 +138,12 @@ class RunFolder:
         return [_parse_line(line) for line in text.splitlines()]
 
     def keep_metrics(self, is_kept: Callable[[dict[str, float]], bool]) -> None:
-        """Drop the other lines of metrics.jsonl."""
-        kept = [line for line in self.read_metrics() if is_kept(line)]
-        write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+        """Drop the other lines of metrics.jsonl; where they are its last ones, that needs no room on the disk."""
+        kept = "".join(json.dumps(line) + "\n" for line in self.read_metrics() if is_kept(line))
+        if self.metrics_file.is_file() and self.metrics_file.read_bytes().startswith(kept.encode()):
+            os.truncate(self.metrics_file, len(kept.encode()))
+        else:
+            write_text(self.metrics_file, kept)
 
     def read_fingerprint(self) -> str:
         """That of the texts and the tokenizer."""
@@ -165,7 +168,8 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             if not self.config_file.is_file():
                 config.save(self.config_file)
-            write_text(self.data_file, json.dumps({"fingerprint": data_fingerprint}) + "\n")
+            if not self.data_file.is_file():
+                write_text(self.data_file, json.dumps({"fingerprint": data_fingerprint}) + "\n")
             if not (self.tokenizer / "tokenizer.json").is_file():
                 tokenizer.save(self.tokenizer)
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 
 from maskwright.config import Config
@@ -14,10 +15,10 @@ from maskwright.runs.folder import RunFolder
 from maskwright.runs.inputs import pack_documents
 from maskwright.runs.texts import Say, read_texts, sort_by_hash
 from maskwright.sections.data import build_sources
-from maskwright.storage import read_json, whole_folder, write_text
+from maskwright.storage import read_json, write_text
 from maskwright.text.text_pairs import list_texts
 from maskwright.text.tokenizer import Tokenizer
-from maskwright.training.callbacks import Callback, Metrics
+from maskwright.training.callbacks import Callback, Metrics, write_weights
 from maskwright.training.evaluate import Evaluation, evaluate
 from maskwright.training.world import World
 
@@ -93,6 +94,7 @@ class ForgettingGuard(Callback):
     def on_train_end(self) -> None:
         if self._record.stopped_at is not None:
             self.trainer.finish_writing()
+            self.trainer.late_writes.check(self._within_folder)
             self.trainer.model.load_weights(self._within_folder)
 
     def compute_figures(self) -> dict[str, float]:
@@ -123,18 +125,24 @@ class ForgettingGuard(Callback):
     def _measure(self, loader: PackedLoader) -> Evaluation:
         trainer = self.trainer
         with trainer.averaged_weights():
-            return evaluate(trainer.model, loader.epoch(0), placed=trainer.engine.placed, world=trainer.world)
+            return evaluate(
+                trainer.model,
+                loader.epoch(0),
+                placed=trainer.engine.placed,
+                world=trainer.world,
+                micro_batches=trainer.evaluation_batches,
+            )
 
     def _keep_weights(self) -> None:
         with self.trainer.averaged_weights():
             if self.trainer.world.is_main:
-                self._within_folder.parent.mkdir(parents=True, exist_ok=True)
-                with whole_folder(self._within_folder) as folder:
-                    self.trainer.model.save_pretrained(folder)
+                write_weights(self.trainer, self._within_folder)
 
     def _write_record(self) -> None:
         if self.trainer.world.is_main:
-            write_text(self._record_file, json.dumps(asdict(self._record), indent=2) + "\n")
+            text = json.dumps(asdict(self._record), indent=2) + "\n"
+            write = partial(write_text, self._record_file, text)
+            self.trainer.late_writes.write(self._record_file, write, len(text))
 
 
 def _describe(evaluation: Evaluation, prefix: str) -> dict[str, float]:

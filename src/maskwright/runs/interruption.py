@@ -12,20 +12,30 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from maskwright.errors import RunError, RunInterruptedError
+from maskwright.errors import RunError, RunInterruptedError, describe_no_thread
 from maskwright.models.pretrained import list_checkpoints
 from maskwright.runs.folder import RunFolder
+from maskwright.sections.training import TrainingConfig
+from maskwright.storage import is_full
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics
-from maskwright.training.checkpoints import Retention, is_checkpoint
+from maskwright.training.checkpoints import Retention, free_oldest, is_checkpoint
+from maskwright.training.trainer import Trainer
 
+Result = TypeVar("Result")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PATIENCE_S = 25.0
 """Clusters kill a job about 30 s after they ask it to end."""
 _SAME_REQUEST_S = 2.0
 """A cluster signals launcher and processes alike, and the launcher passes it on: that is one request, not two."""
+_WAIT_FOR_ROOM_S = 300.0
+_TRY_EVERY_S = 2.0
+"""How long a run that is at its end waits for room on a full disk, and how often it looks."""
+_ROOM_FOR_MODEL = 1.5
+_SMALL_FILE_BYTES = 1 << 16
+"""What must be there before the last checkpoint goes: so many times the model's size, and so much for other files."""
 _GO_ON = "the same command goes on from the last checkpoint"
 
 
@@ -124,6 +134,9 @@ def ending_in_order(folders: Sequence[Path]) -> Iterator[None]:
     except (_StopNow, Exception) as error:
         if signals.received:  # also where it made something else fail, such as the other processes
             raise RunInterruptedError(f"interrupted; {_describe_kept(folders)}", 128 + signals.received) from error
+        no_thread = describe_no_thread(error)
+        if no_thread is not None:
+            raise RunError(f"{no_thread}; {_describe_kept(folders)}") from error
         if isinstance(error, OSError) and error.errno is not None:
             place = "" if error.filename is None else f": {error.filename}"
             raise RunError(f"{error.strerror}{place}; {_describe_kept(folders)}") from error
@@ -214,3 +227,79 @@ class GracefulStop(Callback):
             else f"; {_describe_kept([self.run.path])}"
         )
         raise RunInterruptedError(f"interrupted at step {step}{kept}", 128 + number)
+
+
+class LastWrites:
+    """What the main process writes at the end of a run.
+
+    On a full disk old checkpoints go first, then it waits a while. The last whole checkpoint goes only for the model:
+    when that is saved, or when nothing else would save it.
+    """
+
+    def __init__(self, run: RunFolder, trainer: Trainer, training: TrainingConfig, say: Callable[[str], None]) -> None:
+        self._run = run
+        self._trainer = trainer
+        self._retention = Retention(training.keep_checkpoints, training.keep_every_steps)
+        self._say = say
+        self._is_model_saved = False
+        self._end_s: float | None = None
+
+    def keep(self, save_model: Callable[[], None]) -> None:
+        """The last checkpoint, the model and the metrics; a checkpoint that is too large gives way to the model."""
+        model_bytes = sum(tensor.nbytes for tensor in self._trainer.model.state_dict().values())
+        self.write(lambda: self._keep(save_model), int(_ROOM_FOR_MODEL * model_bytes))
+        self._is_model_saved = True
+        self.write(self._write_late)
+
+    def _keep(self, save_model: Callable[[], None]) -> None:
+        try:
+            self._trainer.retry_checkpoint()
+        except (RunError, OSError) as error:
+            try:
+                save_model()
+            except OSError:
+                raise error from error.__cause__
+            self._say(f"{error}; the model is saved, so the run goes on to its end")
+        else:
+            save_model()
+
+    def _write_late(self) -> None:
+        self._trainer.late_writes.retry()
+        self._trainer.late_writes.check()
+
+    def write(self, write: Callable[[], Result], num_bytes: int = _SMALL_FILE_BYTES) -> Result:
+        """Do it, if need be again and again; `num_bytes` is about how much room it needs."""
+        while True:
+            try:
+                return write()
+            except (OSError, RunError) as error:
+                if not is_full(error if isinstance(error, OSError) else error.__cause__):
+                    raise
+                if not self._make_room(num_bytes, keeps_whole=not self._is_model_saved):
+                    self._wait(error, num_bytes)
+
+    def _make_room(self, num_bytes: int, keeps_whole: bool) -> bool:
+        folder = self._run.checkpoints
+        newest = folder / f"step-{self._trainer.state.step}"
+        removed = free_oldest(folder, self._retention, newest, num_bytes, keeps_whole=keeps_whole)
+        if removed is not None:
+            self._say(f"the disk is full: {removed} is removed to make room for the end of the run")
+        return removed is not None
+
+    def _wait(self, error: OSError | RunError, num_bytes: int) -> None:
+        """Raises the error when the time is over."""
+        now_s = time.monotonic()
+        if self._end_s is None:
+            self._end_s = now_s + _WAIT_FOR_ROOM_S
+            self._say(f"{error}; waiting {_WAIT_FOR_ROOM_S:.0f} s for room")
+        if now_s < self._end_s:
+            time.sleep(_TRY_EVERY_S)
+        elif not self._make_room(num_bytes, keeps_whole=False):
+            if isinstance(error, OSError):
+                raise error
+            raise RunError(f"{error}; {self._describe_lost()}; {_describe_kept([self._run.path])}") from error
+
+    def _describe_lost(self) -> str:
+        newest = next(iter(list_checkpoints(self._run.checkpoints)), None)
+        first = 1 if newest is None else int(newest.name.removeprefix("step-")) + 1
+        return f"steps {first} to {self._trainer.state.step} are lost"

@@ -22,12 +22,12 @@ from maskwright.masking.schedule import compute_mask_ratio
 from maskwright.models.pretrained import CHECKPOINTS_FOLDER
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.objective import Objective
-from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
+from maskwright.runs.callbacks import DivergenceWatch, MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.duration import DurationNotice, suggest_shorter_run
 from maskwright.runs.folder import RunFolder, find_run, own_run
 from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
-from maskwright.runs.interruption import GracefulStop, ending_in_order
+from maskwright.runs.interruption import GracefulStop, LastWrites, ending_in_order
 from maskwright.runs.model import TrainedModel, build_model, fit_row_length
 from maskwright.runs.next_commands import suggest_commands
 from maskwright.runs.objective import describe_objective
@@ -38,7 +38,7 @@ from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, EarlyStopping
 from maskwright.training.checkpoints import Retention, clear_leftovers, find_resumable, is_checkpoint
 from maskwright.training.device import choose_device
-from maskwright.training.evaluate import EVALUATION_RATIO, evaluate, evaluate_unigram
+from maskwright.training.evaluate import EVALUATION_RATIO, choose_token_loss, evaluate, evaluate_unigram
 from maskwright.training.precision import check_precision
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import build_trackers, check_trackers
@@ -58,6 +58,11 @@ class Finished:
 
     folder: RunFolder
     figures: dict[str, Any]
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the model is of no use, and what to do; None where all is well."""
+        return self.figures.get("trouble")
 
 
 @dataclass(frozen=True)
@@ -157,13 +162,17 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
     guard = None
     if start.general is not None:
         guard = ForgettingGuard(run, start.general, validation, config.forgetting.max_increase, world)
-    callbacks = build_callbacks(config, run, tokenizer, world, console, [] if guard is None else [guard])
-    trainer.fit(train, validation, callbacks=[_build_notice(config, train, console), *callbacks])
+    watch = DivergenceWatch(run, start.unigram_loss)
+    others = [watch] if guard is None else [watch, guard]
+    callbacks = build_callbacks(config, run, tokenizer, world, console, others)
+    with watch.naming_good_checkpoint():
+        trainer.fit(train, validation, callbacks=[_build_notice(config, train, console), *callbacks])
 
-    model = start.model
+    model, last = start.model, LastWrites(run, trainer, config.training, lambda text: _say(console, f"warning: {text}"))
     if world.is_main:
-        model.save_pretrained(run.model, tokenizer)
+        last.keep(lambda: model.save_pretrained(run.model, tokenizer))
     figures = _evaluate(config, trainer, train, validation, start.unigram_loss)
+    figures |= watch.judge(choose_token_loss(figures) if "loss" in figures else None)
     if guard is not None:
         figures |= guard.compute_figures()
     predictions = None
@@ -171,9 +180,9 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
         shown = validation.build_batch([[sample] for sample in _choose_samples(validation)])
         predictions = build_prediction_view(model, shown, tokenizer, len(shown.input_ids), mask_ratio=EVALUATION_RATIO)
     if world.is_main:
-        for note in write_report(run, config, figures, predictions):
+        for note in last.write(lambda: write_report(run, config, figures, predictions), 0):
             _say(console, f"note: {note}")
-        run.write_final(figures)
+        last.write(lambda: run.write_final(figures), 0)
     is_builtin = config.data.train == BUILTIN_CORPUS
     commands = suggest_commands(model, tokenizer, run.path, predictions, is_builtin)
     return FinishedRun(run, figures, predictions, trainer, commands)
@@ -229,9 +238,10 @@ def build_callbacks(
 ) -> list[Callback]:
     training = config.training
     retention = Retention(training.keep_checkpoints, training.keep_every_steps)
-    callbacks: list[Callback] = [ProgressDisplay(console), MetricsLog(run)]
+    log = MetricsLog(run)
+    callbacks: list[Callback] = [ProgressDisplay(console), log]
     if training.rollback_deviations is not None:
-        callbacks.append(RollBack(run, training.rollback_deviations))
+        callbacks.append(RollBack(run, training.rollback_deviations, log))
     if training.early_stopping_patience is not None:
         best = run.checkpoints / "best"
         callbacks.append(
@@ -333,7 +343,13 @@ def _evaluate(
     state = trainer.state
     figures: dict[str, Any] = {}
     if config.training.final_evaluation:
-        evaluation = evaluate(trainer.model, validation.epoch(0), placed=trainer.engine.placed, world=trainer.world)
+        evaluation = evaluate(
+            trainer.model,
+            validation.epoch(0),
+            placed=trainer.engine.placed,
+            world=trainer.world,
+            micro_batches=trainer.evaluation_batches,
+        )
         figures = {
             **evaluation.metrics,
             "accuracy": evaluation.accuracy,

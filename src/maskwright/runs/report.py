@@ -84,7 +84,9 @@ def _build_html(run: RunFolder, config: Config, figures: dict[str, Any], predict
     if run.curves_file.is_file():
         encoded = base64.b64encode(run.curves_file.read_bytes()).decode()
         picture = f'<h2>Curves</h2><img alt="training curves" src="data:image/png;base64,{encoded}">'
-    rows = "".join(f"<tr><th>{label}</th><td>{value}</td></tr>" for label, value in format_figures(figures).items())
+    labelled = {"diverged": html.escape(figures["trouble"])} if "trouble" in figures else {}
+    labelled |= format_figures(figures)
+    rows = "".join(f"<tr><th>{label}</th><td>{value}</td></tr>" for label, value in labelled.items())
     shown = "" if predictions is None else f"<h2>Held-out predictions</h2>{predictions._repr_html_()}"
     settings = html.escape(yaml.safe_dump(config.model_dump(by_alias=True, exclude_none=True), sort_keys=False))
     return (

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
 
+from maskwright.batch import PackedBatch
+from maskwright.objectives.loss import LossSums
 from maskwright.tasks.batch import TaskBatch
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.pooling import pool
+from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.modes import evaluation_mode
 from maskwright.training.world import World
 
@@ -25,18 +30,34 @@ class Answers:
 
 @torch.no_grad()
 def answer_examples(
-    model: TaskModel, loader: TaskLoader, world: World | None = None, device: torch.device | str = "cpu"
+    model: TaskModel,
+    loader: TaskLoader,
+    world: World | None = None,
+    device: torch.device | str = "cpu",
+    warn: Callable[[str], None] = lambda message: None,
 ) -> Answers:
-    """With several processes each answers its share of the rows, and `device` is where they exchange their answers."""
+    """With several processes each answers its share of the rows, and `device` is where they exchange their answers.
+
+    Out of memory, batches are answered in parts, and `warn` is told.
+    """
     world = world or World()
+    micro_batches = MicroBatches(None, True, warn, is_training=False)  # processes do not wait for each other in a batch
     sums = torch.zeros(model.num_sums, dtype=torch.float64, device=device)
     answers: Tensor | None = None
     own_device = next(model.parameters()).device
+
+    def answer(parts: list[PackedBatch]) -> list[tuple[TaskBatch, LossSums, Tensor]]:
+        answered = []
+        for part in parts:
+            part = part.to(own_device)
+            assert isinstance(part, TaskBatch)
+            answered.append((part, *model.answer(part)))
+        return answered
+
     with evaluation_mode(model):
-        for batch in loader.epoch(0):
-            batch = batch.to(own_device)
-            assert isinstance(batch, TaskBatch)
-            batch_sums, values = model.answer(batch)
+        for batch, batch_sums, values in chain.from_iterable(
+            micro_batches.run(batch, answer) for batch in loader.epoch(0)
+        ):
             sums += torch.cat([batch_sums.losses, batch_sums.counts, batch_sums.figures]).to(device)
             if answers is None:
                 answers = torch.zeros(loader.num_examples, *values.shape[2:], device=device)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
+from maskwright.models.encoding import find_max_length
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
+from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.batches import Batches
 from maskwright.training.builders import BuiltOptimizer
 from maskwright.training.callbacks import Callback
@@ -120,3 +122,16 @@ def _describe(value: Any) -> str:
     return f"{article} {kind.__name__}" + (
         "" if library in ("builtins", "maskwright", "__main__") else f" of {library}"
     )
+
+
+def check_fit(model: Objective, train: Any, validation: Any) -> None:
+    """Refuse data that the model cannot take."""
+    limit, row_length = find_max_length(model.encoder), getattr(train, "row_length", 0)
+    if limit is not None and row_length > limit:
+        raise InputError(f"rows have {row_length} tokens, the model has {limit} positions; shorten the rows")
+    if isinstance(validation, Iterator):
+        raise InputError("the validation data can be read only once; give a list or a loader")
+    for batches in (train, validation):
+        tokenizer = getattr(batches, "tokenizer", None)
+        if isinstance(tokenizer, Tokenizer):
+            model.check_tokenizer(tokenizer)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from maskwright.errors import InputError
+from maskwright.sections.training import TrainingConfig
 from maskwright.training.state import TrainingState
 
 
@@ -31,3 +33,13 @@ class Budget:
             state.num_places / (self.max_tokens or math.inf),
             state.elapsed_s / (self.max_seconds or math.inf),
         )
+
+
+def build_budget(batches_per_epoch: int | None, num_epochs: int, config: TrainingConfig) -> Budget:
+    """`batches_per_epoch` is None for data without a length."""
+    if batches_per_epoch == 0:
+        raise InputError("the training data holds no batch")
+    limits = (config.max_steps, config.max_tokens, config.max_seconds)
+    if batches_per_epoch is None and not any(limits):
+        raise InputError("the training data has no length; set training.max_steps or training.max_seconds")
+    return Budget(math.inf if batches_per_epoch is None else batches_per_epoch * num_epochs, *limits)

@@ -5,6 +5,9 @@ Their names and arguments are those of Keras where Keras has them.
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +16,7 @@ import torch
 from torch import Tensor
 
 from maskwright.errors import InputError
-from maskwright.storage import naming, restore_folder, whole_folder
+from maskwright.storage import count_free_bytes, naming, restore_folder, whole_folder
 from maskwright.suggestions import refuse_arguments
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ _BETTER: dict[str, Literal["min", "max"]] = {
 }
 """Whether less or more of a metric is better, by the last word of its name: `val_mlm_accuracy`, `macro_f1`."""
 _MOST_PENDING = 1_000
+_BLOCK_BYTES, _EVENT_BYTES = 4_096, 256
+"""More than a scalar takes in TensorBoard's file, which grows by blocks of the disk."""
 _NO_SILENCE = "fit(verbose=True) shows the run's progress; to be told more, override a hook of Callback"
 
 
@@ -51,6 +56,9 @@ class Callback:
 
     def on_evaluation(self, metrics: Metrics) -> None:
         """After an evaluation inside an epoch (`evaluate_every_steps`)."""
+
+    def on_epoch_evaluation_begin(self) -> None:
+        """The steps of an epoch are done, and its evaluation begins."""
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None: ...
 
@@ -127,6 +135,17 @@ class ModelCheckpoint(Callback):
             ) from error
 
 
+def write_weights(trainer: Trainer, folder: Path) -> None:
+    """Put the model as it is now in place of the one in a folder; if the disk is full, when there is room."""
+    snapshot = trainer.model.snapshot()
+
+    def write() -> None:
+        with naming(folder), whole_folder(folder) as temporary:
+            snapshot.write(temporary)
+
+    trainer.late_writes.write(folder, write, snapshot.num_bytes)
+
+
 class EarlyStopping(Callback):
     """Ends the run when `monitor` has not improved for `patience` epochs.
 
@@ -188,8 +207,7 @@ class EarlyStopping(Callback):
             state = self.trainer.model.state_dict()
             self._best_weights = {name: tensor.detach().clone() for name, tensor in state.items()}
             if self.best_folder is not None and self.trainer.world.is_main:
-                with whole_folder(self.best_folder) as folder:
-                    self.trainer.model.save_pretrained(folder)
+                write_weights(self.trainer, self.best_folder)
 
     def _count_wait(self, metrics: Metrics) -> None:
         self._num_waits = 0 if self._best.improves(metrics) else self._num_waits + 1
@@ -227,11 +245,13 @@ class TensorBoard(Callback):
         self._pending: list[tuple[int, float, Tensor]] = []
         """Step, learning rate, and on the device the sums since the last one, behind them the gradient's norm."""
         self.log_dir = Path(log_dir)
+        self._open = SummaryWriter
+        self._scalars: list[tuple[str, float, int, float]] = []  # name, value, step, time: not written yet
         with naming(self.log_dir):
-            self._writer = SummaryWriter(str(log_dir))
+            self._writer: Any = SummaryWriter(str(log_dir))
 
     def on_train_begin(self) -> None:
-        self._sums, self._pending = None, []
+        self._sums, self._pending, self._is_closed = None, [], False
 
     def on_step_end(self, step: int) -> None:
         if self._every is None:
@@ -248,30 +268,61 @@ class TensorBoard(Callback):
 
     def on_log(self, metrics: Metrics) -> None:
         if self.update_freq == "log":
-            self._write("step", metrics, int(metrics["step"]))
+            self._add("step", metrics, int(metrics["step"]))
         self._write_steps()
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
         self._write_steps()
-        self._write("epoch", metrics, epoch)
+        self._add("epoch", metrics, epoch)
+        self._write()
 
     def close(self) -> None:
+        self._is_closed = True
         self._write_steps()
-        with naming(self.log_dir):
-            self._writer.close()
+        self._close()
 
     def _write_steps(self) -> None:
         for step, learning_rate, facts in self._pending:
             *sums, grad_norm = facts.tolist()
             metrics = self.trainer.model.compute_metrics(sums)
-            self._write("step", {**metrics, "lr": learning_rate, "grad_norm": grad_norm}, step)
+            self._add("step", {**metrics, "lr": learning_rate, "grad_norm": grad_norm}, step)
         self._pending = []
+        self._write()
 
-    def _write(self, prefix: str, metrics: Metrics, step: int) -> None:
-        with naming(self.log_dir):
-            for name, value in metrics.items():
-                if name not in ("step", "epoch"):
-                    self._writer.add_scalar(f"{prefix}/{name}", value, step)
+    def _add(self, prefix: str, metrics: Metrics, step: int) -> None:
+        names = [name for name in metrics if name not in ("step", "epoch")]
+        self._scalars += [(f"{prefix}/{name}", metrics[name], step, time.time()) for name in names]
+
+    def _write(self) -> None:
+        if self._scalars:
+            self.trainer.late_writes.write(self.log_dir, self._write_scalars, self._count_bytes())
+
+    def _count_bytes(self) -> int:
+        return _BLOCK_BYTES + _EVENT_BYTES * len(self._scalars)
+
+    def _write_scalars(self) -> None:
+        """All that are left; after a failure to a new file, as the last one may be cut in the middle of a scalar."""
+        # The writer's thread prints a traceback when it finds the disk full, so it is not asked to write then.
+        if count_free_bytes(self.log_dir) < self._count_bytes():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.log_dir))
+        try:
+            with naming(self.log_dir):
+                self._writer = self._writer or self._open(str(self.log_dir))
+                for name, value, step, time_s in self._scalars:
+                    self._writer.add_scalar(name, value, step, walltime=time_s)
+                self._writer.flush()
+        except OSError:
+            self._writer = None
+            raise
+        self._scalars = []
+        if self._is_closed:
+            self._close()
+
+    def _close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with naming(self.log_dir):
+                writer.close()
 
 
 _CHECKPOINT_INSTEAD = {

@@ -22,7 +22,15 @@ from maskwright.models.weights_file import write_safetensors
 from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_tensors
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.snapshot import ModelSnapshot
-from maskwright.storage import read_json, restore_folder, whole_folder, write_text
+from maskwright.storage import (
+    count_free_bytes,
+    describe_room,
+    is_full,
+    read_json,
+    restore_folder,
+    whole_folder,
+    write_text,
+)
 from maskwright.training.history import History
 from maskwright.training.state import TrainingState
 
@@ -30,7 +38,7 @@ _OPTIMIZER_FILE = "optimizer.safetensors"
 _AVERAGE_FILE = "average.safetensors"
 _STATE_FILE = "state.json"
 _CHECKSUMS_FILE = "checksums.json"
-_BEST_FILE = "best.json"
+BEST_FILE = "best.json"
 _NEEDED_FILES = (f"{MODEL_FOLDER}/{CONFIG_FILE}", f"{MODEL_FOLDER}/{WEIGHTS_FILE}", _OPTIMIZER_FILE, _STATE_FILE)
 
 
@@ -79,25 +87,78 @@ def take_snapshot(
     return snapshot
 
 
-def write_snapshot(folder: Path, snapshot: Snapshot, retention: Retention | None = None) -> Path:
-    """Write `folder/step-N`, and remove what need not stay."""
+def write_snapshot(
+    folder: Path, snapshot: Snapshot, retention: Retention | None = None, notes: list[str] | None = None
+) -> Path:
+    """Write `folder/step-N`, and remove what need not stay.
+
+    Does it not fit on the disk, old checkpoints make room for it, one by one (`free_oldest`); `notes` get a sentence
+    for each.
+    """
     if snapshot.copied is not None:
         snapshot.copied.synchronize()
-    checkpoint = folder / f"step-{snapshot.step}"
-    try:
-        with whole_folder(checkpoint) as temporary:
-            snapshot.model.write(temporary / MODEL_FOLDER)
-            write_safetensors(temporary / _OPTIMIZER_FILE, snapshot.optimizer)
-            if snapshot.average is not None:
-                write_safetensors(temporary / _AVERAGE_FILE, snapshot.average)
-            write_text(temporary / _STATE_FILE, json.dumps(snapshot.values, indent=2) + "\n")
-            checksums = {str(file.relative_to(temporary)): _checksum(file) for file in _list_files(temporary)}
-            write_text(temporary / _CHECKSUMS_FILE, json.dumps(checksums, indent=2) + "\n")
-        name_best(folder, snapshot.values["state"]["best_step"], snapshot.values["state"]["best_loss"])
-    except OSError as error:
-        raise RunError(f"cannot write {checkpoint}: {error}; earlier checkpoints are untouched") from error
-    _remove_old(folder, checkpoint, retention or Retention())
+    checkpoint, retention = folder / f"step-{snapshot.step}", retention or Retention()
+    num_bytes, values = _count_bytes(snapshot, folder), snapshot.values["state"]
+    others = "earlier checkpoints"
+    while True:
+        try:
+            _write_files(checkpoint, snapshot)
+            name_best(folder, values["best_step"], values["best_loss"])
+        except OSError as error:
+            removed = free_oldest(folder, retention, checkpoint, num_bytes) if is_full(error) else None
+            if removed is None:
+                room = f"; {describe_room(folder, num_bytes)}" if is_full(error) else ""
+                raise RunError(f"cannot write {checkpoint}: {error}; {others} are untouched{room}") from error
+            others = "other checkpoints"
+            if notes is not None:
+                notes.append(f"the disk is full: {removed} is removed to make room for {checkpoint}")
+        else:
+            break
+    _remove_old(folder, checkpoint, retention)
     return checkpoint
+
+
+def _write_files(checkpoint: Path, snapshot: Snapshot) -> None:
+    with whole_folder(checkpoint) as temporary:
+        snapshot.model.write(temporary / MODEL_FOLDER)
+        write_safetensors(temporary / _OPTIMIZER_FILE, snapshot.optimizer)
+        if snapshot.average is not None:
+            write_safetensors(temporary / _AVERAGE_FILE, snapshot.average)
+        write_text(temporary / _STATE_FILE, json.dumps(snapshot.values, indent=2) + "\n")
+        checksums = {str(file.relative_to(temporary)): _checksum(file) for file in _list_files(temporary)}
+        write_text(temporary / _CHECKSUMS_FILE, json.dumps(checksums, indent=2) + "\n")
+
+
+def _count_bytes(snapshot: Snapshot, folder: Path) -> int:
+    """Those of the tensors, or what the checkpoint before takes on the disk, with its small files."""
+    parts = (snapshot.optimizer, snapshot.average or {})
+    num_bytes = snapshot.model.num_bytes + sum(tensor.nbytes for part in parts for tensor in part.values())
+    return max(num_bytes, *(_measure(path) for path in list_checkpoints(folder)[:1]), 0)
+
+
+def _measure(folder: Path) -> int:
+    """The bytes that a folder takes on the disk, where files fill whole blocks."""
+    stats = [file.stat() for file in _list_files(folder)]
+    return sum(max(stat.st_size, 512 * getattr(stat, "st_blocks", 0)) for stat in stats)
+
+
+def free_oldest(
+    folder: Path, retention: Retention, newest: Path, num_bytes: int, *, keeps_whole: bool = True
+) -> Path | None:
+    """Remove the oldest checkpoint that nobody needs, to make room for so many bytes; the one removed, if any.
+
+    Milestones, the best and `newest` stay, and with `keeps_whole` a whole checkpoint is there at any moment. None is
+    removed in vain, where all of them together would not make enough room.
+    """
+    best, existing = find_best(folder), list_checkpoints(folder)
+    kept = [path for path in existing if path in (best, newest) or _is_milestone(path, retention.every_steps)]
+    if keeps_whole and not any(map(is_whole, kept)):
+        kept += [next(filter(is_whole, existing), newest)]
+    old = [path for path in existing if path not in kept]
+    if not old or count_free_bytes(folder) + sum(map(_measure, old)) < num_bytes:
+        return None
+    shutil.rmtree(old[-1])
+    return old[-1]
 
 
 def _remove_old(folder: Path, newest: Path, retention: Retention) -> None:
@@ -128,12 +189,12 @@ def _is_milestone(checkpoint: Path, every_steps: int | None) -> bool:
 def name_best(folder: Path, step: int | None, loss: float | None) -> None:
     """Say which checkpoint is the best so far; every later one says it again, should a kill come in between."""
     if step is not None:
-        write_text(folder / _BEST_FILE, json.dumps({"step": step, "value": loss}) + "\n")
+        write_text(folder / BEST_FILE, json.dumps({"step": step, "value": loss}) + "\n")
 
 
 def find_best(folder: Path) -> Path | None:
     """The checkpoint with the best validation loss, where one was named so."""
-    file = folder / _BEST_FILE
+    file = folder / BEST_FILE
     if not file.is_file():
         return None
     values = read_json(file)
@@ -186,6 +247,20 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
         else:
             return checkpoint, problems
     return None, problems
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether all of it verifies."""
+    try:
+        _read_verified_state(checkpoint)
+    except InputError:
+        return False
+    return True
+
+
+def has_finite_weights(checkpoint: Path) -> bool:
+    weights = read_tensors(checkpoint / MODEL_FOLDER / WEIGHTS_FILE)
+    return all(bool(torch.isfinite(tensor).all()) for tensor in weights.values())
 
 
 def _step_of(checkpoint: Path) -> int:

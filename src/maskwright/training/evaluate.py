@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor
 
 from maskwright.batch import PackedBatch
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.objectives.objective import Objective
 from maskwright.training.batches import check_ids
+from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.modes import evaluation_mode
 from maskwright.training.parallel import Alone
 from maskwright.training.precision import Precision
@@ -36,8 +38,7 @@ class Evaluation:
 
     @property
     def token_loss(self) -> float:
-        """That of the predicted tokens alone, where the loss has other parts."""
-        return self.metrics.get("generator_loss", self.metrics.get("mlm_loss", self.loss))
+        return choose_token_loss(self.metrics)
 
     @property
     def accuracy(self) -> float:
@@ -47,6 +48,11 @@ class Evaluation:
     @property
     def perplexity(self) -> float:
         return math.exp(min(self.token_loss, 700.0))
+
+
+def choose_token_loss(metrics: Mapping[str, float]) -> float:
+    """The loss of the predicted tokens alone, where the loss has other parts."""
+    return metrics.get("generator_loss", metrics.get("mlm_loss", metrics["loss"]))
 
 
 @torch.no_grad()
@@ -59,24 +65,35 @@ def evaluate(
     max_batches: int | None = None,
     placed: Alone | None = None,
     world: World | None = None,
+    micro_batches: MicroBatches | None = None,
 ) -> Evaluation:
     """Evaluate without dropout; masks depend on the samples alone, not on the run or its progress.
 
-    With several processes each brings its share of every batch, and all get the figures of the whole.
+    With several processes each brings its share of every batch, and all get the figures of the whole. Out of memory,
+    batches are worked on in parts; `micro_batches` remembers how large they may be.
     """
-    placed = placed or Alone(model, Precision("fp32"))
+    placed, world = placed or Alone(model, Precision("fp32")), world or World()
+    micro_batches = micro_batches or MicroBatches(None, world.size == 1, _warn, is_training=False)
     device = next(placed.trained.parameters()).device
     totals: Tensor | None = None
+
+    def add_up(parts: list[PackedBatch]) -> Tensor:
+        sums = [placed.loss_sums(model.corrupt_for_evaluation(part.to(device), seed, mask_ratio)) for part in parts]
+        return torch.stack([torch.cat([one.losses, one.counts, one.figures]).double() for one in sums]).sum(0)
+
     with evaluation_mode(placed.trained):
         for batch in islice(batches, max_batches):
             check_ids(batch, model.vocab_size)
-            sums = placed.loss_sums(model.corrupt_for_evaluation(batch.to(device), seed, mask_ratio))
-            parts = torch.cat([sums.losses, sums.counts, sums.figures]).double()
-            totals = parts if totals is None else totals + parts
+            sums = micro_batches.run(batch, add_up)
+            totals = sums if totals is None else totals + sums
     if totals is None:
         raise InputError("there is no batch to evaluate; give a list or a loader that holds some")
-    totals = (world or World()).sum(totals)
+    totals = world.sum(totals)
     return Evaluation(model.compute_metrics(totals.tolist()), int(totals[len(model.part_weights)]))
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, InputWarning, stacklevel=4)
 
 
 def evaluate_unigram(

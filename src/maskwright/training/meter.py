@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from maskwright.objectives.objective import Objective
+from maskwright.training.evaluate import choose_token_loss
 from maskwright.training.state import TrainingState
 from maskwright.training.step import StepResult
 
@@ -49,6 +51,7 @@ class Meter:
         self._counts = torch.zeros(3, dtype=torch.float64, device=device)
         self._unchecked: list[tuple[StepRecord, Tensor]] = []
         self._grad_norm = 0.0
+        self._first_sums: Tensor | None = None
         self._tokens_before = state.num_tokens
         self._since = time.monotonic()
         self._waited_s = 0.0
@@ -57,6 +60,8 @@ class Meter:
         self.last_bad: BadStep | None = None
 
     def add(self, result: StepResult, record: StepRecord) -> None:
+        if self._state.first_loss is None and self._first_sums is None:
+            self._first_sums = result.sums
         self._sums += torch.where(result.skip > 0, 0.0, result.sums)
         self._counts += torch.stack([result.num_tokens, result.skip.double(), result.num_overflowing])
         is_bad = result.skip - result.is_scale_overflow
@@ -83,6 +88,10 @@ class Meter:
         state.num_skipped += int(num_skipped)
         state.num_overflowing += int(num_overflowing)
         self._counts.zero_()
+        if self._first_sums is not None:
+            loss = choose_token_loss(self._compute_metrics(self._first_sums.tolist()))
+            self._state.first_loss = loss if math.isfinite(loss) else None
+            self._first_sums = None
         if self._unchecked:
             self._check(torch.stack([facts for _, facts in self._unchecked]).tolist())
 
@@ -145,11 +154,10 @@ class WaitWatch:
 
 
 def describe_bad_steps(num_bad: int, last: BadStep) -> str:
-    """Why a run stops, and what to try."""
+    """Why a run stops."""
     samples = torch.unique(last.record.sample_ids)[:_NUM_NAMED_SAMPLES].tolist()
     return (
         f"the loss or gradient was not finite in {num_bad} steps in a row, which were skipped; the last was step"
         f" {last.record.step} (learning rate {last.record.learning_rate:.2e}, gradient norm {last.grad_norm}, samples"
-        f" {', '.join(map(str, samples))}, ...); start a new run with model.from set to this one and a lower"
-        " optimizer.learning_rate, a lower optimizer.gradient_clipping_by_norm or training.precision=fp32"
+        f" {', '.join(map(str, samples))}, ...)"
     )

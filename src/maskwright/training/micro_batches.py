@@ -20,19 +20,22 @@ class MicroBatches:
     it would have. Several processes cannot do that each on its own, so there it is an error that says what to set.
     """
 
-    def __init__(self, max_tokens: int | None, is_alone: bool, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, max_tokens: int | None, is_alone: bool, warn: Callable[[str], None], *, is_training: bool = True
+    ) -> None:
         self.max_tokens = max_tokens
         self._is_alone = is_alone
         self._warn = warn
+        self._is_training = is_training
 
     def run(self, batch: PackedBatch, work: Callable[[list[PackedBatch]], Result]) -> Result:
         while True:
             try:
                 return work(self._cut(batch))
-            except RuntimeError as error:
-                if not _is_out_of_memory(error):
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
                     raise
-                problem = str(error).splitlines()[0]
+                problem = (str(error) or type(error).__name__).splitlines()[0]
             # Outside the handler, whose traceback would keep the failed attempt's memory.
             self._shrink(batch, problem)
 
@@ -49,23 +52,35 @@ class MicroBatches:
         smaller = max(1, rows // 2) * length
         if not self._is_alone:
             raise RunError(
-                f"out of memory with {rows * length} tokens at a time in each process ({problem}); resume with"
-                f" training.micro_batch_tokens={smaller}, which leaves the result the same"
+                f"out of memory with {rows * length} tokens at a time in each process{self._place} ({problem}); resume"
+                f" with training.micro_batch_tokens={smaller}, which leaves the result the same"
             )
         if rows == 1:
+            first = "training.activation_checkpointing=true, " if self._is_training else ""
             raise RunError(
-                f"out of memory with a single row of {length} tokens ({problem}); use"
-                " training.activation_checkpointing=true, a smaller model or a shorter data.max_length"
+                f"out of memory with a single row of {length} tokens{self._place} ({problem}); use {first}a smaller"
+                " model or a shorter data.max_length"
             )
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        release_memory()
         self.max_tokens = smaller
-        self._warn(
-            f"out of memory with {rows * length} tokens at a time; going on with {smaller}, the batch stays the same"
-            f" (training.micro_batch_tokens={smaller} avoids the attempt)"
+        kept = (
+            f"the batch stays the same (training.micro_batch_tokens={smaller} avoids the attempt)"
+            if self._is_training
+            else "the figures stay the same"
         )
+        self._warn(f"out of memory with {rows * length} tokens at a time{self._place}; going on with {smaller}, {kept}")
+
+    @property
+    def _place(self) -> str:
+        return "" if self._is_training else " in an evaluation"
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """The CPU's allocator has no exception class of its own."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def release_memory() -> None:
+    """Give back what the failed attempt reserved on a GPU."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

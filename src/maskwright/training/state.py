@@ -32,6 +32,8 @@ class TrainingState:
     best_step: int | None = None
     best_loss: float | None = None
     """Of the best evaluation so far, where the best checkpoint is kept."""
+    first_loss: float | None = None
+    """That of the first step, before anything was learnt."""
     loss_scale: list[float] | None = None
     precision: PrecisionName | None = None
 

@@ -15,7 +15,6 @@ generator has state to save, and a resumed run repeats an uninterrupted one.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -23,12 +22,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from maskwright.batch import PackedBatch
-from maskwright.errors import InputError, RunError
-from maskwright.models.encoding import find_max_length
+from maskwright.errors import BadStepsError, InputError
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.suggestions import refuse_arguments
-from maskwright.text.tokenizer import Tokenizer
 from maskwright.training import arguments
 from maskwright.training.batches import (
     Batches,
@@ -39,7 +36,7 @@ from maskwright.training.batches import (
     group_batches,
     iterate_batches,
 )
-from maskwright.training.budget import Budget
+from maskwright.training.budget import Budget, build_budget
 from maskwright.training.builders import BuiltOptimizer
 from maskwright.training.callbacks import Callback
 from maskwright.training.checkpoints import Retention
@@ -48,11 +45,12 @@ from maskwright.training.engine import Engine
 from maskwright.training.evaluate import Evaluation, evaluate
 from maskwright.training.history import History
 from maskwright.training.meter import Meter, StepRecord, WaitWatch, describe_bad_steps
+from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.ramp import count_batches_per_step
 from maskwright.training.state import TrainingState
 from maskwright.training.step import StepResult
-from maskwright.training.writer import CheckpointWriter
+from maskwright.training.writer import CheckpointWriter, LateWrites
 
 
 class Trainer:
@@ -94,8 +92,14 @@ class Trainer:
         self.budget: Budget
         self.metric_names: tuple[str, ...] = ()
         self.compute_mask_ratio = mask_ratio or (lambda progress: model.mask_ratio)
+        is_alone = self.world.size == 1
+        self.evaluation_batches = MicroBatches(
+            None if is_alone else self.config.micro_batch_tokens, is_alone, self.warn, is_training=False
+        )
         self._callbacks: Sequence[Callback] = ()
         self._writer = CheckpointWriter(self.warn)
+        self.late_writes = LateWrites(self.warn)
+        """Files of callbacks that a full disk refused."""
         self._meter: Meter | None = None
         self._wait_watch = WaitWatch()
         self._faster_advice = ""
@@ -131,7 +135,7 @@ class Trainer:
         self._callbacks = [callback for callback in callbacks if callback.on_every_rank or self.world.is_main]
         self._begin(train, validation, epochs, initial_epoch)
         with ExitStack() as stack:
-            stack.callback(self._writer.finish)
+            stack.callback(self._finish_files)
             for callback in self._callbacks:
                 stack.callback(callback.close)
                 callback.trainer = self
@@ -168,6 +172,7 @@ class Trainer:
         if self._meter is not None:
             self._meter.fetch()
         self._writer.finish()  # before the copies are made, so that memory holds those of one checkpoint
+        self._writer.forget_failed()
         snapshot = self.engine.snapshot(self.state, self.history, tokenizer)
         if snapshot is not None:
             self._writer.write(Path(folder), snapshot, retention, background)
@@ -190,8 +195,16 @@ class Trainer:
 
     def finish_writing(self) -> None:
         """Wait until checkpoints written in the background are there for all processes to read."""
-        self._writer.finish()
+        self._finish_files()
         self.world.sum_facts([0.0])
+
+    def _finish_files(self) -> None:
+        self._writer.finish()
+        self.late_writes.retry()
+
+    def retry_checkpoint(self) -> None:
+        """In the main process: write the newest checkpoint if that failed; raises RunError if it fails again."""
+        self._writer.retry()
 
     def agree_on_signal(self) -> int:
         """The signal that any process received and that asks the run to end, or 0; all processes call it."""
@@ -226,16 +239,8 @@ class Trainer:
             arguments.check_batches("validation", validation)
         if epochs <= initial_epoch:
             raise InputError(f"epochs is {epochs}, initial_epoch {initial_epoch}; epochs must be the larger")
-        limit, row_length = find_max_length(self.model.encoder), getattr(train, "row_length", 0)
-        if limit is not None and row_length > limit:
-            raise InputError(f"rows have {row_length} tokens, the model has {limit} positions; shorten the rows")
-        if isinstance(validation, Iterator):
-            raise InputError("the validation data can be read only once; give a list or a loader")
-        for batches in (train, validation):
-            tokenizer = getattr(batches, "tokenizer", None)
-            if isinstance(tokenizer, Tokenizer):
-                self.model.check_tokenizer(tokenizer)
-        self.budget = self._build_budget(train, epochs - initial_epoch)
+        arguments.check_fit(self.model, train, validation)
+        self.budget = build_budget(count_batches(train), epochs - initial_epoch, self.config)
         if not self._is_resuming:
             self.state, self.history = TrainingState(epoch=initial_epoch), History()
         self._is_resuming = False
@@ -246,15 +251,6 @@ class Trainer:
         self.received_signal = self.agreed_signal = 0
         names = tuple(self.model.compute_metrics([0.0] * self.model.num_sums))
         self.metric_names = names if validation is None else (*names, *(f"val_{name}" for name in names))
-
-    def _build_budget(self, train: Batches, num_epochs: int) -> Budget:
-        batches_per_epoch = count_batches(train)
-        if batches_per_epoch == 0:
-            raise InputError("the training data holds no batch")
-        limits = (self.config.max_steps, self.config.max_tokens, self.config.max_seconds)
-        if batches_per_epoch is None and not any(limits):
-            raise InputError("the training data has no length; set training.max_steps or training.max_seconds")
-        return Budget(math.inf if batches_per_epoch is None else batches_per_epoch * num_epochs, *limits)
 
     def _train_epoch(self, train: Batches, validation: Batches | None) -> None:
         state, config = self.state, self.config
@@ -290,6 +286,7 @@ class Trainer:
                 self._evaluate_now(validation, meter)
             for callback in self._callbacks:
                 callback.on_step_end(state.step)
+            self.late_writes.retry()
             if self._agree_to_stop():
                 break
         meter.fetch()
@@ -297,7 +294,7 @@ class Trainer:
         self._meter = None
         is_lost = not any(state.epoch_sums[len(self.model.part_weights) :])
         if meter.last_bad is not None and is_lost:
-            raise RunError(describe_bad_steps(state.bad_streak, meter.last_bad))
+            raise BadStepsError(describe_bad_steps(state.bad_streak, meter.last_bad))
 
     def _read_steps(self, train: Batches, meter: Meter) -> Iterator[tuple[list[PackedBatch], bool]]:
         """The batches of every step that is left of the epoch, and whether it is the last."""
@@ -336,6 +333,8 @@ class Trainer:
         else:
             metrics = self._measure_whole(train, "training", self.state.epoch, max(1, self.state.batch_in_epoch))
         if validation is not None:
+            for callback in self._callbacks:
+                callback.on_epoch_evaluation_begin()
             metrics |= self._evaluate(validation)
         self.history.append(metrics)
         self.state.begin_epoch(self.state.epoch + 1)
@@ -358,7 +357,8 @@ class Trainer:
     def _run_evaluation(self, data: Batches, epoch: int, **options: Any) -> Evaluation:
         batches = iterate_batches(data, epoch, world=self.world)
         with self.averaged_weights():
-            return evaluate(self.model, batches, placed=self.engine.placed, world=self.world, **options)
+            options |= {"placed": self.engine.placed, "world": self.world, "micro_batches": self.evaluation_batches}
+            return evaluate(self.model, batches, **options)
 
     def _asks(self, sums: Sequence[float]) -> bool:
         """Whether anything was asked for; a model that masks nothing (a task's) has its own word on that."""
@@ -384,7 +384,7 @@ class Trainer:
         state = self.state
         measured, num_bad = meter.collect()
         if meter.longest_bad_streak >= self.config.max_bad_steps and meter.last_bad is not None:
-            raise RunError(describe_bad_steps(meter.longest_bad_streak, meter.last_bad))
+            raise BadStepsError(describe_bad_steps(meter.longest_bad_streak, meter.last_bad))
         if num_bad:
             self.warn(f"step {state.step}: {num_bad} steps were skipped, as their loss or gradient was not finite")
         slow_share = self._wait_watch.find_slow_share(state.elapsed_s, measured["data_wait"])

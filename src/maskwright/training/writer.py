@@ -1,22 +1,41 @@
-"""Write checkpoints in the background, one at a time, while training goes on."""
+"""Writing while training goes on: checkpoints in the background, and what a full disk refuses kept until it fits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from maskwright.errors import InputError, RunError
+from maskwright.storage import count_free_bytes, describe_room, is_full
 from maskwright.training.checkpoints import Retention, Snapshot, write_snapshot
+
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A checkpoint to write."""
+
+    folder: Path
+    snapshot: Snapshot
+    retention: Retention | None
+    notes: list[str]
+    """What was removed to make room for it."""
+
+    def write(self) -> Path:
+        return write_snapshot(self.folder, self.snapshot, self.retention, self.notes)
 
 
 class CheckpointWriter:
     """A thread for the writing; a failed write is a warning, since training itself is not harmed by it."""
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
+    def __init__(self, warn: Warn) -> None:
         self._warn = warn
         self._pool = ThreadPoolExecutor(1, "checkpoint")
-        self._pending: Future[Path] | None = None
+        self._pending: tuple[_Job, Future[Path]] | None = None
+        self._failed: _Job | None = None
 
     def write(
         self,
@@ -26,14 +45,18 @@ class CheckpointWriter:
         background: bool = False,
     ) -> None:
         """Write at once or in the background; the one before must be finished."""
+        job = _Job(folder, snapshot, retention, [])
         if background:
-            self._pending = self._pool.submit(write_snapshot, folder, snapshot, retention)
+            self._pending = job, self._pool.submit(job.write)
         else:
-            write_snapshot(folder, snapshot, retention)
+            try:
+                job.write()
+            finally:
+                self._tell(job)
 
     def check(self) -> None:
         """Report a write that has failed meanwhile."""
-        if self._pending is not None and self._pending.done():
+        if self._pending is not None and self._pending[1].done():
             self.finish()
 
     def finish(self) -> None:
@@ -41,7 +64,75 @@ class CheckpointWriter:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        try:
-            pending.result()
-        except (RunError, InputError, OSError) as error:
+        job, future = pending
+        error = future.exception()
+        self._tell(job)
+        if isinstance(error, RunError | InputError | OSError):
+            self._failed = job
             self._warn(f"{error}; training goes on, and the next checkpoint is tried as usual")
+        elif error is not None:
+            raise error
+
+    def forget_failed(self) -> None:
+        """Let go of a checkpoint that could not be written, before memory is taken for the next one."""
+        self._failed = None
+
+    def retry(self) -> None:
+        """Write the newest checkpoint if it could not be written before; raises what still stands in its way."""
+        if self._failed is not None:
+            try:
+                self._failed.write()
+            finally:
+                self._tell(self._failed)
+            self._failed = None
+
+    def _tell(self, job: _Job) -> None:
+        while job.notes:
+            self._warn(job.notes.pop(0))
+
+
+@dataclass(frozen=True)
+class _Late:
+    write: Callable[[], None]
+    num_bytes: int
+    error: OSError
+
+
+class LateWrites:
+    """Files beside the checkpoints: what a disk refuses stays in memory and is tried again when there is room."""
+
+    def __init__(self, warn: Warn) -> None:
+        self._warn = warn
+        self._waiting: dict[Path, _Late] = {}
+
+    def write(self, path: Path, write: Callable[[], None], num_bytes: int) -> None:
+        """Call `write` now, and again if it failed; it does all that is left to do, also of earlier calls."""
+        if not self._attempt(path, write, num_bytes):
+            return
+        self._warn(
+            f"cannot write {path}: {self._waiting[path].error.strerror}; {describe_room(path, num_bytes)}; what it"
+            " should hold stays in memory and is written when there is room, training goes on"
+        )
+
+    def retry(self) -> None:
+        """Try again whatever there is room for."""
+        for path, late in list(self._waiting.items()):
+            if not is_full(late.error) or count_free_bytes(path) >= late.num_bytes:
+                self._attempt(path, late.write, late.num_bytes)
+
+    def check(self, path: Path | None = None) -> None:
+        """Raise what keeps a file, or any of them, from being written."""
+        for waiting, late in self._waiting.items():
+            if path in (None, waiting):
+                raise late.error
+
+    def _attempt(self, path: Path, write: Callable[[], None], num_bytes: int) -> bool:
+        """Whether it failed for the first time since it last worked."""
+        try:
+            write()
+        except OSError as error:
+            is_new = path not in self._waiting
+            self._waiting[path] = _Late(write, num_bytes, error)
+            return is_new
+        self._waiting.pop(path, None)
+        return False
