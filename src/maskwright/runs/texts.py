@@ -28,7 +28,7 @@ from maskwright.text.text_pairs import Document, PairCleaner, TextPair
 
 Say = Callable[[str], None]
 SPILL_CHARS = 256_000_000
-"""Texts of a run that are kept in memory; with what is made of them, some 3 bytes a character."""
+"""How much text a run keeps in memory."""
 _HASH_RANGE = 1 << 64
 _LENGTH_BYTES = 4
 _CHUNK_BYTES = 1 << 20
