@@ -16,6 +16,7 @@ from typing import TextIO
 from rich.console import Console
 
 from maskwright.errors import InputError
+from maskwright.storage import naming_if_full
 from maskwright.text.wiki.dump import WikiDump, WikiPage
 from maskwright.text.wiki.names import hidden_prefixes
 from maskwright.text.wiki.pool import CleanedPage, Failure, wiki_pool
@@ -169,7 +170,7 @@ def _whole_file(path: Path) -> Iterator[TextIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+        with naming_if_full(path, temporary), temporary.open("w", encoding="utf-8", newline="\n") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
