@@ -15,11 +15,13 @@ import pytest
 from maskwright import storage
 from maskwright.data.shards import is_prepared, read_manifest
 from maskwright.errors import InputError
+from maskwright.inference.outputs import open_writer
 from maskwright.models.pretrained import resolve_folder
 from maskwright.runs.prepare import prepare
 from maskwright.sections.data import build_sources
 from maskwright.storage import read_json, restore_folder, whole_folder, write_text
 from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.wiki.preprocess import _whole_file
 
 
 def names(folder: Path) -> list[str]:
@@ -187,6 +189,37 @@ def test_a_full_disk_is_said_with_the_name_of_the_file(tmp_path: Path, monkeypat
         write_text(tmp_path / "file.txt", "new")
     assert (tmp_path / "file.txt").read_text() == "old"
     assert names(tmp_path) == ["file.txt"]
+
+
+def test_a_full_disk_is_said_with_the_name_the_folder_would_have(tmp_path: Path) -> None:
+    def fill(error: OSError) -> str:
+        with pytest.raises(OSError, match=r"device|denied") as caught, whole_folder(tmp_path / "folder"):
+            raise error
+        assert names(tmp_path) == []
+        return str(caught.value.filename)
+
+    temporary = str(tmp_path / ".folder.tmp" / "part" / "file.bin")
+    assert fill(OSError(errno.ENOSPC, "No space left on device")) == str(tmp_path / "folder")
+    assert fill(OSError(errno.ENOSPC, "No space left on device", temporary)) == str(
+        tmp_path / "folder" / "part" / "file.bin"
+    )
+    assert fill(OSError(errno.EDQUOT, "no room on this device", "/elsewhere")) == "/elsewhere"
+    assert fill(OSError(errno.EACCES, "Permission denied", temporary)) == temporary
+
+
+@pytest.mark.parametrize("name", ["answers.jsonl", "answers.parquet", "answers.npz", "wiki.txt"])
+def test_a_full_disk_is_said_with_the_name_the_file_would_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    open_file = _whole_file if name == "wiki.txt" else open_writer
+    with pytest.raises(OSError, match="No space left on device") as caught, open_file(tmp_path / name) as writer:
+        assert writer is not None
+    assert caught.value.filename == str(tmp_path / name)
+    assert names(tmp_path) == []
 
 
 _APPEND_TOO_MUCH = """

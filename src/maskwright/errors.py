@@ -2,7 +2,6 @@
 
 from typing import Any
 
-
 _MOST_CHARS = 1200
 _LAST_CHARS = 400
 

@@ -59,6 +59,18 @@ def is_full(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _FULL
 
 
+@contextmanager
+def naming_if_full(path: Path, temporary: Path) -> Iterator[None]:
+    """Inside, a full disk is said with `path`, where its error names no file or one under the temporary name."""
+    try:
+        yield
+    except OSError as error:
+        name = str(path if error.filename is None else error.filename)
+        if not is_full(error):
+            raise
+        raise OSError(error.errno, error.strerror, name.replace(str(temporary), str(path), 1)) from error
+
+
 def count_free_bytes(path: Path) -> int:
     """What the disk of a path that may not exist yet has left."""
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
@@ -87,11 +99,12 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
-        yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                _sync(file)
-        replace_folder(temporary, folder)
+        with naming_if_full(folder, temporary):
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    _sync(file)
+            replace_folder(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _sync(folder.parent)

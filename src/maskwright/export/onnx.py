@@ -22,7 +22,7 @@ from maskwright.export.onnx_graph import ExportedModel, check_packages, find_inp
 from maskwright.models.encoding import find_max_length, has_segments
 from maskwright.models.weights_reading import CONFIG_FILE
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.storage import write_text
+from maskwright.storage import naming_if_full, write_text
 from maskwright.text.tokenizer import Tokenizer
 
 GRAPH_FILE = "model.onnx"
@@ -67,7 +67,10 @@ def open_graphs(
     `model` is on the CPU, in fp32 and in evaluation mode.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+    with (
+        TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary,
+        naming_if_full(folder, Path(temporary)),
+    ):
         place, names = Path(temporary), find_input_names(model.encoder)
         write_graph(model, place / GRAPH_FILE)
         expected, longest = answer_with_torch(model), find_checked_length(model)

@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from maskwright.errors import InputError
+from maskwright.storage import naming_if_full
 from maskwright.terminal import escape_json
 
 Record = dict[str, Any]
@@ -150,7 +151,7 @@ def open_writer(path: Path, example: Record | None = None) -> Iterator[RecordWri
     """A writer by the file's suffix; the file takes its name only when the block ends without an error."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with naming_if_full(path, temporary), temporary.open("wb") as file:
             writer = _WRITERS[path.suffix](file, example)
             try:
                 yield writer

@@ -302,4 +302,5 @@ class LastWrites:
     def _describe_lost(self) -> str:
         newest = next(iter(list_checkpoints(self._run.checkpoints)), None)
         first = 1 if newest is None else int(newest.name.removeprefix("step-")) + 1
-        return f"steps {first} to {self._trainer.state.step} are lost"
+        step = self._trainer.state.step
+        return f"steps {first} to {step} are lost" if first <= step else "no step is lost"

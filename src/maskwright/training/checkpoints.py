@@ -108,7 +108,9 @@ def write_snapshot(
             removed = free_oldest(folder, retention, checkpoint, num_bytes) if is_full(error) else None
             if removed is None:
                 room = f"; {describe_room(folder, num_bytes)}" if is_full(error) else ""
-                raise RunError(f"cannot write {checkpoint}: {error}; {others} are untouched{room}") from error
+                is_named = error.filename == str(checkpoint.resolve())
+                problem = f"[Errno {error.errno}] {error.strerror}" if is_named else str(error)
+                raise RunError(f"cannot write {checkpoint}: {problem}; {others} are untouched{room}") from error
             others = "other checkpoints"
             if notes is not None:
                 notes.append(f"the disk is full: {removed} is removed to make room for {checkpoint}")

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from maskwright.errors import InputError
 from maskwright.ownership import owning
+from maskwright.storage import naming_if_full
 from maskwright.text.wiki.dump import WikiDump, WikiPage
 from maskwright.text.wiki.names import hidden_prefixes
 from maskwright.text.wiki.pool import CleanedPage, Failure, wiki_pool
@@ -183,7 +184,7 @@ def _whole_file(path: Path) -> Iterator[TextIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+        with naming_if_full(path, temporary), temporary.open("w", encoding="utf-8", newline="\n") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
