@@ -28,9 +28,23 @@ def write_folder(folder: Path, shards: list[list[list[int]]], dtype: str = "<u2"
             writer.add(ids, lengths, begins_word(ids))
             infos.append(asdict(writer.close()))
     weights = weights or [1.0] * len(shards)
-    manifest = {"sources": [{"weight": weight} for weight in weights], "splits": {"train": infos}}
-    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    write_manifest(folder, infos, weights)
     return PreparedShards(folder, "train")
+
+
+def write_manifest(folder: Path, infos: list[dict], weights: list[float]) -> None:
+    num_tokens = sum(info["num_tokens"] for info in infos)
+    manifest = {
+        "key": "these shards",
+        "tokenizer_sha256": "none",
+        "sources": [{"weight": weight} for weight in weights],
+        "splits": {"train": infos},
+        "num_tokens": num_tokens,
+        "num_encoded_tokens": num_tokens,
+        "num_empty_documents": 0,
+        "num_unknown_tokens": 0,
+    }
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
 
 
 def begins_word(ids) -> np.ndarray:
@@ -190,8 +204,7 @@ def test_words_are_read_back_however_the_shard_was_filled(tmp_path_factory, size
     (folder / "train").mkdir()
     for path in folder.glob("a.*"):
         path.rename(folder / "train" / path.name)
-    manifest = {"sources": [{"weight": 1.0}], "splits": {"train": [asdict(info)]}}
-    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    write_manifest(folder, [asdict(info)], [1.0])
     store = PreparedShards(folder, "train").store(0)
     assert (
         np.unpackbits(store.word_bits, count=store.num_tokens).astype(bool).tolist() == begins_word(store.ids).tolist()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 import warnings
-from typing import Annotated, Any
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -24,7 +27,7 @@ from maskwright.cli.prepare import prepare_app
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
 from maskwright.errors import FollowerError, InputError, InputWarning, RunError, RunInterruptedError
-from maskwright.terminal import clean, echo
+from maskwright.terminal import clean, echo, open_terminal
 
 _HELP = """Pre-train, adapt, evaluate and run masked-language-model encoders.
 
@@ -75,7 +78,10 @@ def main() -> None:
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
+    open_terminal()
     warnings.showwarning = _show_warning
+    if "LOCAL_WORLD_SIZE" in os.environ:  # torchrun
+        signal.signal(signal.SIGTERM, _leave_launch)
     try:
         code = app(standalone_mode=False)
         if code == _INTERRUPTED:
@@ -90,6 +96,31 @@ def main() -> None:
             echo(f"error: {message}", err=True)
         code = _exit_code(error)
     sys.exit(code)
+
+
+def _leave_launch(number: int, frame: FrameType | None) -> NoReturn:
+    """Before a run's own handler is there: torchrun asks all to end when one ends, also while they still import."""
+    gone = _find_gone_ranks()
+    reason = f"rank {', '.join(map(str, gone))} ended before it met the others" if gone else "interrupted"
+    sys.stderr.write(f"error: {reason}; the same command begins or resumes the run\n")
+    sys.stderr.flush()
+    os._exit(1 if gone else 128 + number)
+
+
+def _find_gone_ranks() -> list[int]:
+    """Those of this machine that torchrun started and that run no more; none where Linux does not tell."""
+    first = int(os.environ["RANK"]) - int(os.environ["LOCAL_RANK"])
+    running = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if int(parent) == os.getppid() and state != "Z":
+                environment = (process / "environ").read_bytes().split(b"\0")
+                running |= {int(entry[5:]) for entry in environment if entry.startswith(b"RANK=")}
+        except (OSError, ValueError):  # it ended meanwhile, or is somebody else's
+            continue
+    expected = range(first, first + int(os.environ["LOCAL_WORLD_SIZE"]))
+    return [rank for rank in expected if rank not in running] if running else []
 
 
 _show_in_full = warnings.showwarning

@@ -34,7 +34,7 @@ from maskwright.data.shards import (
 from maskwright.errors import InputError, RunError
 from maskwright.runs.texts import is_held_out
 from maskwright.sections.data import QualityConfig, SourceConfig, check_can_hold_out, hold_pairs
-from maskwright.storage import read_json, replace_folder, write_text
+from maskwright.storage import read_json, read_record, replace_folder, write_text
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.encoding import EncodedTexts, TextEncoder
 from maskwright.text.quality import DocumentCleaner
@@ -93,7 +93,7 @@ def prepare(
         check_can_hold_out(sources)
     out = Path(out).resolve()
     key, described = _describe(sources, tokenizer, options)
-    if is_prepared(out) and read_manifest(out)["key"] == key:
+    if not overwrite and is_prepared(out) and read_manifest(out)["key"] == key:
         say(f"{out} is already prepared from these sources, tokenizer and options")
         return read_manifest(out)
     _check_output(out, described, overwrite)
@@ -269,9 +269,10 @@ def _cut_parts(documents: Iterator[str], part_chars: int) -> Iterator[Iterator[s
 
 
 def _read_record(file: Path) -> PartRecord:
-    values = read_json(file)
-    shards = {split: None if info is None else ShardInfo(**info) for split, info in values.pop("shards").items()}
-    return PartRecord(**values, shards=shards)
+    try:
+        return read_record(PartRecord, read_json(file), file)
+    except InputError as error:
+        raise InputError(f"{error}; delete it, and this part of the text is prepared again") from None
 
 
 def _tell_progress(records: list[PartRecord], begun: float, say: Callable[[str], None]) -> None:

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from maskwright.errors import InputError
+from maskwright.storage import PARSING_ERRORS
 from maskwright.suggestions import suggest, suggest_near
 
 FOREIGN_NAMES = {
@@ -121,7 +122,7 @@ def read_value(text: str) -> Any:
     """Lists, mappings and null are read as YAML; anything else stays text, since each field knows its own type."""
     try:
         value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, *PARSING_ERRORS):
         return text
     return value if value is None or isinstance(value, list | dict) else text
 

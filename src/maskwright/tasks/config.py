@@ -11,7 +11,7 @@ from pydantic import Field
 
 from maskwright.errors import InputError
 from maskwright.sections.base import Section
-from maskwright.storage import write_text
+from maskwright.storage import PARSING_ERRORS, describe_parsing_error, write_text
 
 
 class TaskConfig(Section):
@@ -71,8 +71,11 @@ def load_task_config(path: str | Path) -> TaskConfig:
     path = Path(path)
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, *PARSING_ERRORS) as error:
+        raise InputError(f"{path} is not valid YAML: {describe_parsing_error(error)}") from error
     if not isinstance(values, dict):
         raise InputError(f"{path} holds a {type(values).__name__}; expected the settings of a task")
-    return build_task_config(values)
+    try:
+        return build_task_config(values)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None

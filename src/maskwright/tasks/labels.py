@@ -9,6 +9,7 @@ from typing import Any
 from maskwright.errors import InputError
 from maskwright.models.weights_reading import CONFIG_FILE
 from maskwright.tasks.examples import Example
+from maskwright.text.tokenizer import refuse_half_characters
 
 _MAX_NAMED = 12
 _MOST_UNCHECKED = 20
@@ -105,7 +106,9 @@ def describe_shares(classes: Sequence[str], counts: Sequence[float], num_example
 def _spell(label: Any) -> str:
     if isinstance(label, bool):
         return str(label).lower()
-    return str(label).strip()
+    name = str(label).strip()
+    refuse_half_characters(name, "a label")
+    return name
 
 
 def _read_number(text: str) -> float | None:

@@ -18,7 +18,7 @@ from maskwright.errors import InputError, check_count
 from maskwright.suggestions import suggest
 from maskwright.text.sources import read_sources
 from maskwright.text.special_tokens import SPECIAL_ROLES, build_special
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer import Tokenizer, refuse_half_characters
 
 TokenizerType = Literal["wordpiece", "byte_level_bpe", "unigram", "word_level"]
 _UNK = SPECIAL_ROLES["unk"]
@@ -111,7 +111,9 @@ def _learn(backend: Backend, texts: Iterable[str], trainer: trainers.Trainer) ->
 
     def watched() -> Iterator[str]:
         try:
-            yield from texts
+            for text in texts:
+                refuse_half_characters(text, "a text")
+                yield text
         except Exception as error:
             raised.append(error)
 
