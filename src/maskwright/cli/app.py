@@ -85,7 +85,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
         if code == _INTERRUPTED:
-            echo("interrupted; the same command goes on from what was saved", err=True)
+            echo(f"interrupted; {_describe_kept(sys.argv[1:])}", err=True)
     except Exception as error:
         if not _is_expected(error):
             raise
@@ -96,6 +96,17 @@ def main() -> None:
             echo(f"error: {message}", err=True)
         code = _exit_code(error)
     sys.exit(code)
+
+
+def _describe_kept(words: list[str]) -> str:
+    """What Ctrl-C leaves of a command that has no sentence of its own; runs say it themselves once they have begun."""
+    if words[:1] == ["prepare"] and words[1:2] != ["wiki"]:
+        return "what is prepared so far is kept, and the same command goes on with it"
+    if words[:1] == ["eval"] and "glue" in words:
+        return "finished runs are kept, and the same command goes on with the others"
+    if words[:1] in (["train"], ["finetune"], ["adapt"]):
+        return "this command had saved nothing yet, and the same command goes on from what is there"
+    return "nothing was written, and the same command begins again"
 
 
 def _leave_launch(number: int, frame: FrameType | None) -> NoReturn:

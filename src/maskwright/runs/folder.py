@@ -197,7 +197,7 @@ class RunFolder:
         """The figures of final.json, these among them; a file that lacks one, or holds something else, is damaged."""
         figures = read_json(self.final_file)
         needed = ("steps", *needed, *(_ADAPTATION_FIGURES if {"forgetting", "loss"} <= figures.keys() else ()))
-        wrong = [name for name in needed if name not in figures]
+        wrong = [name for name in needed if not _is_figure(figures.get(name, ""))]
         wrong += [name for name, value in figures.items() if not (_is_figure(value) or isinstance(value, str | dict))]
         if wrong:
             raise InputError(

@@ -109,7 +109,8 @@ def prepare(
         replace_folder(work, out)
     except OSError as error:
         raise RunError(
-            f"cannot write {work}: {error.strerror}; what is finished stays there, the same command goes on with it"
+            f"cannot write {error.filename or work}: {error.strerror}; what is finished stays in {work}, the same"
+            " command goes on with it"
         ) from error
     return manifest
 
@@ -270,7 +271,11 @@ def _cut_parts(documents: Iterator[str], part_chars: int) -> Iterator[Iterator[s
 
 def _read_record(file: Path) -> PartRecord:
     try:
-        return read_record(PartRecord, read_json(file), file)
+        values = read_json(file)
+        record = read_record(PartRecord, values, file)
+        if asdict(record).keys() != values.keys() or (record.shards or {}).keys() != set(SPLITS):
+            raise InputError(f"{file} is damaged: it does not say what became of its part")
+        return record
     except InputError as error:
         raise InputError(f"{error}; delete it, and this part of the text is prepared again") from None
 
