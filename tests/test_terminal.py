@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from maskwright.config import load_config
 from maskwright.inference.outputs import format_json
+from maskwright.runs.pretrain import pretrain
 from maskwright.terminal import CleanConsole, clean, echo, escape_json, open_terminal
 
 HOSTILE = "a\x1b[31mb\x07c\x9b2Jd\re\x7f\udce9\u202ef\u2066\u2028"
@@ -101,20 +105,31 @@ def test_what_an_encoding_lacks_is_escaped_as_json_does(
         assert streams[err].getvalue() == expected
 
 
+@pytest.fixture(scope="module")
+def foreign_run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on words that neither ASCII nor Latin-1 has, with its texts beside it."""
+    folder = tmp_path_factory.mktemp("foreign")
+    words = ("Straße", "漢字", "дом", "🙂", "größer")
+    lines = (f"{words[number % 5]} {words[number % 3]} {words[number % 4]} {number}." for number in range(60))
+    (folder / "texts.txt").write_text("\n".join(lines), encoding="utf-8")
+    settings = [f"data.train={folder / 'texts.txt'}", f"run.out={folder}", "training.max_steps=1"]
+    return pretrain(load_config(trained_run / "config.yaml", settings), console=Console(quiet=True)).folder.path
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-@pytest.mark.parametrize("verb", ["fill", "fill --json", "eval", "show", "refused"])
+@pytest.mark.parametrize("verb", ["train", "fill", "fill --json", "eval", "refused"])
 def test_commands_speak_on_terminals_of_any_encoding(
-    monkeypatch: pytest.MonkeyPatch, trained_run: Path, tmp_path: Path, encoding: str, verb: str
+    monkeypatch: pytest.MonkeyPatch, trained_run: Path, foreign_run: Path, encoding: str, verb: str
 ) -> None:
-    text = tmp_path / "größer.jsonl"
-    pair = {"sentence_good": "größer 漢字", "sentence_bad": "漢字 größer", "linguistics_term": "größer"}
-    text.write_text(json.dumps(pair) + "\n", encoding="utf-8")
+    pairs = foreign_run.parent / "漢字.jsonl"
+    pair = {"sentence_good": "the cat", "sentence_bad": "cat the", "field": "漢字"}
+    pairs.write_text(json.dumps(pair) + "\n", encoding="utf-8")
     words = {
-        "fill": ["fill", trained_run, "größer 漢字 [MASK]"],
-        "fill --json": ["fill", trained_run, "größer 漢字 [MASK]", "--json"],
-        "eval": ["eval", trained_run, "minimal-pairs", text],
-        "show": ["tokenizer", "show", trained_run / "model", "größer 漢字"],
-        "refused": ["fill", tmp_path / "größer", "[MASK]"],
+        "train": ["train", foreign_run / "config.yaml", "run.name=again", "--overwrite"],
+        "fill": ["fill", foreign_run, "[MASK] 漢字", "--top-k", 30],
+        "fill --json": ["fill", foreign_run, "[MASK] 漢字", "--top-k", 30, "--json"],
+        "eval": ["eval", trained_run, "minimal-pairs", pairs],
+        "refused": ["fill", foreign_run.parent / "漢字", "[MASK]"],
     }
     from maskwright.cli.app import main
 
@@ -122,11 +137,11 @@ def test_commands_speak_on_terminals_of_any_encoding(
     streams = use_streams(monkeypatch, encoding)
     with pytest.raises(SystemExit) as end:
         main()
-    out, err = (stream.getvalue().decode("latin-1") for stream in streams)
+    out, err = (stream.getvalue().decode(encoding) for stream in streams)
     assert int(end.value.code or 0) == (2 if verb == "refused" else 0), err
-    assert "Traceback" not in err
+    assert re.search(r"\\u[0-9a-f]{4}", err if verb == "refused" else out), "the test needs such characters"
     if verb == "fill --json":
-        assert json.loads(out)[0][0].keys() == {"token", "token_str", "score", "sequence"}, out
+        assert "漢" in json.dumps(json.loads(out), ensure_ascii=False)
 
 
 def test_hostile_names_in_tables_and_tokens_do_not_reach_the_terminal(
