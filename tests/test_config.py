@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import traceback
 from collections.abc import Callable
@@ -407,3 +408,27 @@ def test_a_value_on_the_command_line_has_the_same_bounds() -> None:
 def test_every_recipe_is_read_as_yaml_reads_it() -> None:
     for recipe in list_recipes():
         assert read_yaml(recipe.path) == yaml.safe_load(recipe.path.read_text(encoding="utf-8"))
+
+
+def test_a_mistake_names_the_file_it_is_in(tmp_path: Path) -> None:
+    path = write_yaml(tmp_path, "training: {epochs: many}")
+    with pytest.raises(InputError, match=rf"^{path}: configuration key 'training.epochs' is 'many'"):
+        load_config(path)
+    assert load_config(path, ["training.epochs=3"]).training.epochs == 3
+    with pytest.raises(InputError, match=r"^configuration key 'training.max_steps' is 'x'"):
+        load_config(path, ["training.epochs=3", "training.max_steps=x"])
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "training: {epochs: " + "1" * 5_000 + "}", "run: {seed: 2001-99-99}"])
+def test_yaml_that_python_cannot_read_is_refused_in_a_line(tmp_path: Path, text: str) -> None:
+    path = write_yaml(tmp_path, text)
+    with pytest.raises(InputError, match="is not valid YAML: ") as refused:
+        load_config(path)
+    assert len(str(refused.value)) < len(str(path)) + 250
+
+
+def test_half_of_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'data' holds \\ud800, half of a character"):
+        load_config(write_yaml(tmp_path, 'data: {train: ["x\\ud800"]}'))
+    name = os.fsdecode(b"caf\xe9.txt")  # a file name that is no UTF-8
+    assert build_config({"data": {"train": name}}).data.train == name

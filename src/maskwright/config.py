@@ -119,8 +119,23 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
     """A YAML file with `section.key=value` overrides on top; without a file, the quickstart."""
     if not isinstance(path, str | Path | None) or isinstance(overrides, str):
         raise InputError("load_config takes a YAML file and a list of overrides, such as ['training.epochs=5']")
-    values = _read_yaml(Path(path)) if path is not None else {"preset": "quickstart"}
-    return _build([values, _read_overrides(overrides)])
+    settings = _read_overrides(overrides)
+    if path is None:
+        return _build([{"preset": "quickstart"}, settings])
+    values = _read_yaml(Path(path))
+    try:
+        return _build([values, settings])
+    except InputError as error:
+        raise InputError(f"{path}: {error}" if _find_mistake(values) == str(error) else str(error)) from None
+
+
+def _find_mistake(values: Mapping[str, Any]) -> str | None:
+    """What is wrong with these values on their own."""
+    try:
+        _build([values])
+    except InputError as error:
+        return str(error)
+    return None
 
 
 Settings = Sequence[str] | Mapping[str, Any]
@@ -175,6 +190,7 @@ def _build(layers: Sequence[Mapping[str, Any]]) -> Config:
     below = _find_preset(ChainMap(*map(dict, reversed(layers))))
     asked: dict[str, Any] = {}
     for layer in layers:
+        _check_characters(layer)
         _check_sections(layer)
         asked = _merge(asked, translate(layer, _merge(below, asked)))
     given = {name: value for name, value in asked.items() if value is not None}  # YAML's empty sections
@@ -187,6 +203,20 @@ def _find_preset(values: Mapping[str, Any]) -> Mapping[str, Any]:
     if preset is not None and str(preset) not in PRESETS:
         raise InputError(f"no preset '{preset}'{suggest(str(preset), PRESETS)}")
     return PRESETS[str(preset)] if preset is not None else {}
+
+
+def _check_characters(values: Mapping[str, Any]) -> None:
+    """Refuse halves of surrogate pairs, which no file can hold; bytes of a file name that are no UTF-8 may stay."""
+    for key, value in values.items():
+        try:
+            json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(error.object[error.start]):04x}"
+            raise InputError(
+                f"configuration key '{key}' holds {half}, half of a character; write the whole character"
+            ) from None
+        except ValueError:
+            raise InputError(f"configuration key '{key}' holds itself; write its values out") from None
 
 
 def _check_sections(values: Mapping[str, Any]) -> None:

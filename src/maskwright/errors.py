@@ -37,6 +37,10 @@ class FollowerError(RunError):
     """A process ends because the main one did, which says why."""
 
 
+class LostProcessError(RunError):
+    """One of the processes that train together died; launchers then ask the others to end, which is not the reason."""
+
+
 class RunInterruptedError(RunError):
     """A run was asked to end by a signal and saved its work; it exits as shells expect of that signal."""
 

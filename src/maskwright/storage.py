@@ -11,10 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from maskwright.errors import InputError
 
+Record = TypeVar("Record")
 _CURRENT_FOLDER = -100
 _EXCHANGE = 2
 """AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2."""
@@ -81,14 +84,40 @@ def describe_room(path: Path, num_bytes: int) -> str:
     return f"it needs {num_bytes:,} bytes, {count_free_bytes(path):,} are free on its disk"
 
 
+PARSING_ERRORS = (ValueError, RecursionError)
+"""Of JSON and YAML: not the format, not UTF-8, a number of thousands of digits, nested beyond Python's stack."""
+_MOST_SAID = 200
+
+
+def describe_parsing_error(error: BaseException) -> str:
+    """One line; Python's advice for programmers is left out, and what a file says at length is cut."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    text = " ".join(str(error).split())
+    text = text.split(";")[0] if "sys.set_int_max_str_digits" in text else text
+    return text if len(text) <= _MOST_SAID else f"{text[:_MOST_SAID]}..."
+
+
 def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from error
+    except PARSING_ERRORS as error:
+        raise InputError(f"{path} is not valid JSON: {describe_parsing_error(error)}") from error
     if not isinstance(value, dict):
         raise InputError(f"{path} holds a {type(value).__name__}; expected a JSON object")
     return value
+
+
+def read_record(kind: type[Record], values: Any, file: Path) -> Record:
+    """Values of a JSON file as what they were written from, such as a dataclass; anything else is damage."""
+    try:
+        # as JSON, since only there a strict reading takes objects for dataclasses and lists for tuples
+        return TypeAdapter(kind).validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        found = "missing" if problem["type"] == "missing" else f"{problem['input']!r:.80}"
+        raise InputError(f"{file} is damaged: '{key}' is {found}") from None
 
 
 @contextmanager

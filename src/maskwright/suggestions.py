@@ -14,6 +14,11 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
+def name_option(setting: str) -> str:
+    """What a setting is called on the command line and in Python."""
+    return f"--{setting.replace('_', '-')} ({setting}= in Python)"
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """The tail of an error message: the nearest known name, or all of them."""
     names = sorted(known)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +12,7 @@ import pytest
 import typer
 
 import maskwright
+import maskwright.cli.app as app_module
 from maskwright.cli.app import app
 from maskwright.errors import RunError
 
@@ -269,6 +272,55 @@ def test_an_interrupt_says_how_to_go_on(command: Command, monkeypatch: pytest.Mo
     result = command("train")
     assert result.code == 130
     assert "the same command goes on" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "target", "expected"),
+    [
+        (("predict", "embed", "m", "x"), "runs.predict.predict", "nothing was written"),
+        (("export", "m"), "runs.commands.export", "nothing was written"),
+        (("prepare", "wiki", "a.xml", "b.txt"), "text.wiki.preprocess.preprocess_wiki_dump", "nothing was written"),
+        (("tokenizer", "show", "m"), "runs.inputs.open_tokenizer", "nothing was written"),
+        (("prepare", "a.txt", "--tokenizer", "t", "--out", "b"), "runs.commands.prepare", "what is prepared so far"),
+        (("eval", "m", "glue", "folder"), "runs.evaluate.evaluate", "finished runs are kept"),
+        (("eval", "m", "mlm", "a.txt"), "runs.evaluate.evaluate", "nothing was written"),
+    ],
+)
+def test_an_interrupt_says_what_is_true_of_each_verb(
+    command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], target: str, expected: str
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"maskwright.{target}", interrupt)
+    result = command(*words)
+    assert result.code == 130
+    assert result.err.startswith(f"interrupted; {expected}")
+
+
+def test_before_a_run_begins_a_rank_that_is_gone_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As torchrun has it: processes of one parent, each with its rank, and SIGTERM to all when one has ended."""
+    for name, value in {"RANK": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "getppid", os.getpid)  # the ranks below are this process's own
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    ranks = [subprocess.Popen(["sleep", "60"], env=os.environ | {"RANK": str(rank)}) for rank in (4, 5)]
+    try:
+        app_module._leave_launch(signal.SIGTERM, None)
+        ranks[1].kill()
+        ranks[1].wait()
+        app_module._leave_launch(signal.SIGTERM, None)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert codes == [143, 1]
+    asked, lost = capsys.readouterr().err.splitlines()
+    assert asked == "error: interrupted; the same command begins or resumes the run"
+    assert lost == "error: rank 5 ended before it met the others; the same command begins or resumes the run"
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

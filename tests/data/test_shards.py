@@ -28,9 +28,23 @@ def write_folder(folder: Path, shards: list[list[list[int]]], dtype: str = "<u2"
             writer.add(ids, lengths, begins_word(ids))
             infos.append(asdict(writer.close()))
     weights = weights or [1.0] * len(shards)
-    manifest = {"sources": [{"weight": weight} for weight in weights], "splits": {"train": infos}}
-    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    write_manifest(folder, infos, weights)
     return PreparedShards(folder, "train")
+
+
+def write_manifest(folder: Path, infos: list[dict], weights: list[float]) -> None:
+    num_tokens = sum(info["num_tokens"] for info in infos)
+    manifest = {
+        "key": "these shards",
+        "tokenizer_sha256": "none",
+        "sources": [{"weight": weight} for weight in weights],
+        "splits": {"train": infos},
+        "num_tokens": num_tokens,
+        "num_encoded_tokens": num_tokens,
+        "num_empty_documents": 0,
+        "num_unknown_tokens": 0,
+    }
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
 
 
 def begins_word(ids) -> np.ndarray:
@@ -190,8 +204,7 @@ def test_words_are_read_back_however_the_shard_was_filled(tmp_path_factory, size
     (folder / "train").mkdir()
     for path in folder.glob("a.*"):
         path.rename(folder / "train" / path.name)
-    manifest = {"sources": [{"weight": 1.0}], "splits": {"train": [asdict(info)]}}
-    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    write_manifest(folder, [asdict(info)], [1.0])
     store = PreparedShards(folder, "train").store(0)
     assert (
         np.unpackbits(store.word_bits, count=store.num_tokens).astype(bool).tolist() == begins_word(store.ids).tolist()
@@ -227,3 +240,61 @@ def test_a_folder_without_words_still_opens_for_tokens_and_is_refused_for_words(
         InputError, match=r"was prepared without word boundaries, .*; prepare it again with --overwrite"
     ):
         build_loader(old, with_words=True)
+
+
+def change_manifest(folder: Path, change) -> None:
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    change(manifest)
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("num_listed", [0, 1])
+@pytest.mark.parametrize("with_files", [True, False])
+def test_a_manifest_that_lost_shards_is_damage(tmp_path, num_listed, with_files):
+    write_folder(tmp_path, [make_documents(20, seed) for seed in range(2)])
+    change_manifest(
+        tmp_path, lambda manifest: manifest["splits"].update(train=manifest["splits"]["train"][:num_listed])
+    )
+    if with_files:  # and the count of tokens lost as well
+        infos = json.loads((tmp_path / MANIFEST_FILE).read_text())["splits"]["train"]
+        num_tokens = sum(info["num_tokens"] for info in infos)
+        change_manifest(tmp_path, lambda manifest: manifest.update(num_tokens=num_tokens))
+    with pytest.raises(InputError, match=r"manifest\.json does not list all shards: it .* again with --overwrite"):
+        PreparedShards(tmp_path, "train")
+
+
+def test_a_manifest_that_lost_a_checksum_of_words_is_damage(tmp_path):
+    write_folder(tmp_path, [make_documents(20)])
+    change_manifest(tmp_path, lambda manifest: manifest["splits"]["train"][0].pop("words_sha256"))
+    with pytest.raises(InputError, match=r"it has no checksum of .*00000\.words"):
+        PreparedShards(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda manifest: manifest.pop("splits"), "'splits' is missing"),
+        (lambda manifest: manifest.pop("tokenizer_sha256"), "'tokenizer_sha256' is missing"),
+        (lambda manifest: manifest.update(sources=[]), "source or dtype of 00000"),
+        (lambda manifest: manifest.update(sources=3), "'sources' is 3"),
+        (lambda manifest: manifest["splits"]["train"][0].update(num_tokens="x"), "num_tokens' is 'x'"),
+        (lambda manifest: manifest["splits"]["train"][0].update(ids_dtype="O"), "source or dtype of 00000"),
+        (lambda manifest: manifest["splits"]["train"][0].pop("name"), "name' is missing"),
+    ],
+)
+def test_a_manifest_of_another_shape_is_named(tmp_path, change, words):
+    write_folder(tmp_path, [make_documents(5)])
+    change_manifest(tmp_path, change)
+    with pytest.raises(InputError, match=rf"manifest\.json .*{words}.*prepare the data again"):
+        PreparedShards(tmp_path, "train")
+
+
+@pytest.mark.parametrize("counts", [[], ["x"], [0], [3, 3], None])
+def test_counts_of_rows_that_cannot_be_are_counted_anew(tmp_path, counts):
+    shards = write_folder(tmp_path, [make_documents(20)])
+    expected = [batch.input_ids.tolist() for batch in build_loader(shards).epoch(0)]
+    (file,) = (tmp_path / "train").glob("rows-*.json")
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps(whole | {"counts": counts}))
+    assert [batch.input_ids.tolist() for batch in build_loader(PreparedShards(tmp_path, "train")).epoch(0)] == expected
+    assert json.loads(file.read_text()) == whole

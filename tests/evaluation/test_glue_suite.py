@@ -160,6 +160,33 @@ def test_a_chosen_learning_rate_and_settings_that_change_no_result_repeat_nothin
     assert again == first
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{}", "does not hold the answers to dev; delete it"),
+        ('{"dev": {"answers": [1.0], "labels": []}}', "does not hold the answers to dev; delete it"),
+        ('{"dev": {"answers": "x", "labels": []}}', "is damaged: 'dev.answers' is 'x'"),
+        ('{"dev": {"answers": [1.0], "labels": [1.0]}}', "are of different examples; delete these files"),
+        ("[" * 100_000, "is not valid JSON: it is nested too deeply"),
+    ],
+)
+def test_damaged_answers_are_named(
+    models: list[str], glue: Path, tmp_path_factory: pytest.TempPathFactory, text: str, words: str
+) -> None:
+    out = tmp_path_factory.getbasetemp() / "glue-with-answers"  # trained once
+    options: dict[str, Any] = {"tasks": ["CoLA"], "seeds": 2, "limit": 16}
+    if not out.exists():
+        evaluate(models[:1], glue, out, **options)
+    file = max(out.rglob("glue.json"))
+    whole = file.read_text()
+    file.write_text(text)
+    try:
+        with pytest.raises(InputError, match=words):
+            evaluate(models[:1], glue, out, **options)
+    finally:
+        file.write_text(whole)
+
+
 def test_two_models_are_compared_over_examples(models: list[str], glue: Path, tmp_path: Path) -> None:
     report = evaluate(models, glue, tmp_path / "out", tasks=["CoLA"], limit=16, seeds=1)
     assert report.differences is not None

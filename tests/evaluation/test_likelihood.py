@@ -158,3 +158,8 @@ def test_a_broken_model_is_no_figure(tokenizer: Tokenizer) -> None:
     torch.nn.init.constant_(model.mlm_output.bias, float("nan"))
     with pytest.raises(RunError, match="not finite"):
         score_texts(model, tokenizer, TEXTS)
+
+
+def test_one_text_is_not_read_as_its_letters(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InputError, match=r"texts is one text; give a list of texts"):
+        score_texts(build(tokenizer), tokenizer, "the cat")

@@ -101,6 +101,37 @@ def test_both_processes_of_torchrun_stop_at_the_same_step_and_go_on(shared_lab: 
     assert len(read_metrics(run)) == len(lab.expected["metrics"]), "one process writes"
 
 
+def find_rank(launcher: int, rank: int) -> int:
+    """The process that torchrun started as this rank."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+            if int(parent) == launcher and f"RANK={rank}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                return int(process.name)
+        except OSError:  # it ended meanwhile
+            continue
+    raise LookupError(f"no rank {rank} under {launcher}")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux to tell which process is which")
+@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_killed_process_of_torchrun_is_named_by_the_other_at_default_settings(shared_lab: Lab, victim: int) -> None:
+    lab, name = shared_lab, f"killed{victim}"
+    launcher = ["torch.distributed.run", "--nproc-per-node=2", f"--master-port={find_free_port()}", "-m"]
+    process = start_command(launcher, [*lab.words(name), "training.dead_process_seconds=60"])
+    wait_until_step(process, lab.folder / name, 5)
+    pid = find_rank(process.pid, victim)
+    os.kill(pid, signal.SIGKILL)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    expected = rf"error: rank {victim} \([^)]*, process {pid}\) died, so .*; the same command resumes"
+    assert re.search(expected, said), said
+    assert "interrupted" not in said
+    ranks = lab.start_ranks(name)
+    assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].text()
+    assert describe_difference(read_result(lab.folder / name), lab.expected, lab.tolerance) == ""
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_a_lost_process_is_named_and_one_process_goes_on(shared_lab: Lab, number: int) -> None:
     trial = lose_a_rank(shared_lab, f"lost{int(number)}", 1, number)

@@ -217,7 +217,7 @@ def test_an_adaptation_interrupted_in_its_export_is_exported_by_the_same_command
     assert (tmp_path / "adapted" / "model" / "model.safetensors").read_bytes() == weights, "nothing is trained again"
 
 
-@pytest.mark.parametrize("text", ["{}", '{"before": {}, "general": [], "stopped_at": null}'])
+@pytest.mark.parametrize("text", ["{}", '{"before": {}, "general": [], "stopped_at": null}', '{"before": {"x": 1.0}}'])
 def test_a_damaged_record_of_what_was_measured_is_named(published: Path, tmp_path: Path, text: str) -> None:
     settings = ("training.max_steps=4", "training.checkpoint_every_steps=2")
     run_adaptation(published, tmp_path, *settings)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from maskwright.errors import InputError
+from maskwright.runs.given import name_sources
 from maskwright.runs.texts import split_documents
 
 texts_lists = st.lists(st.text(min_size=1, max_size=5), min_size=2, max_size=40).filter(lambda texts: len({*texts}) > 1)
@@ -36,3 +39,8 @@ def test_the_share_is_about_what_was_asked_for() -> None:
 def test_a_single_text_cannot_be_split(texts: list[str]) -> None:
     with pytest.raises(InputError, match=r"too few to hold some out; give data\.validation"):
         split_documents([texts], 0.1)
+
+
+def test_records_in_memory_that_no_file_can_hold_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a record of memory:texts .*ud800.* is not UTF-8"):
+        name_sources([{"text": "the \ud800 cat"}], tmp_path)

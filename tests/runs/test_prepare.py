@@ -254,3 +254,34 @@ def test_a_source_may_be_a_mapping_written_as_one_word(tmp_path, words):
     sources = build_sources(f"{{path: {tmp_path / 'rows.csv'}, column: body}}")
     manifest = prepare(sources, words, tmp_path / "out", PrepareOptions(validation_share=0.0), num_workers=1)
     assert manifest["num_documents"] == 2
+
+
+@pytest.mark.parametrize("text", ["{}", '{"shards": 3}', "[" * 100_000])
+def test_a_damaged_record_of_a_part_is_named(tmp_path, source, words, monkeypatch, text):
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_summarise", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(source, words, tmp_path / "out")
+    record = next((tmp_path / ".out.preparing" / "parts").glob("*.json"))
+    record.write_text(text)
+    with pytest.raises(InputError, match=rf"{record.name} .*; delete it, and this part of the text is prepared again"):
+        run(source, words, tmp_path / "out")
+    record.unlink()
+    run(source, words, tmp_path / "out")
+    run(source, words, tmp_path / "unbroken")
+    assert contents(tmp_path / "out") == contents(tmp_path / "unbroken")
+
+
+def test_damaged_shards_are_prepared_again_when_asked(tmp_path, source, words):
+    run(source, words, tmp_path / "out")
+    whole = contents(tmp_path / "out")
+    next((tmp_path / "out" / "train").glob("*.ids")).write_bytes(b"")
+    manifest = tmp_path / "out" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"splits": {}}))
+    with pytest.raises(InputError, match="prepare the data again with --overwrite"):
+        PreparedShards(tmp_path / "out", "train")
+    run(source, words, tmp_path / "out", overwrite=True)
+    assert contents(tmp_path / "out") == whole

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from maskwright.errors import InputError
-from maskwright.tasks.columns import ColumnNames
-from maskwright.tasks.examples import ExampleFile, read_examples
+from maskwright.errors import InputError, InputWarning
+from maskwright.tasks.columns import ColumnNames, choose_columns
+from maskwright.tasks.examples import Example, ExampleFile, read_examples
 from maskwright.tasks.features import featurize
+from maskwright.tasks.labels import collect_classes, read_label
+from maskwright.tasks.tables import read_table
 from maskwright.text.tokenizer import Tokenizer
 
 PUBLISHED = Path(__file__).parents[2].parent / "shared" / "data" / "tasks.tar.xz"
@@ -185,3 +187,29 @@ def test_published_files_are_read_whole(
         assert all(0.0 <= float(example.label) <= 5.0 for example in file.examples)
     else:
         assert {example.label for example in file.examples} == labels
+
+
+def test_half_of_a_surrogate_pair_in_a_file_is_replaced_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one \\ud800", "label": "a\\udfff"}\n{"text": "two \\ud83d\\ude42", "label": "b"}\n')
+    with pytest.warns(InputWarning, match=r"a\.jsonl: 1 lines have half of a surrogate pair \(first .*:1\).* U\+FFFD"):
+        table = read_table(path)
+    assert [record.values for record in table.records] == [
+        {"text": "one \ufffd", "label": "a\ufffd"},
+        {"text": "two \U0001f642", "label": "b"},
+    ]
+
+
+def test_a_label_that_no_file_can_hold_is_refused() -> None:
+    with pytest.raises(InputError, match=r"a label '\\ud800' is not UTF-8"):
+        read_label(Example("memory:1", "text", None, "\ud800"))
+
+
+def test_labels_of_more_digits_than_python_reads_are_names() -> None:
+    long = "1" * 5_000
+    assert collect_classes(["2", long, "10"], 6, "a.csv") == ("10", long, "2")
+
+
+def test_columns_are_asked_for_by_the_option_and_the_argument(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"choose one with --label-column \(label_column= in Python\)"):
+        choose_columns(tmp_path / "a.csv", ["text", "label"], ColumnNames(label="absent"), needs_pair=False)

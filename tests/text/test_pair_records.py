@@ -113,7 +113,7 @@ def test_a_second_column_that_is_not_there_is_refused_by_its_option(tmp_path: Pa
     source = write(tmp_path, kind, as_rows(PAIRS))
     with pytest.raises(InputError, match=r"no column 'c'; it has 'id', 'b', 'a': choose one with `second_column`"):
         list(read_pairs(source | {"second_column": "c"}))
-    with pytest.raises(InputError, match=r"no column 'c'; .*: choose one with `column`"):
+    with pytest.raises(InputError, match=r"choose one with `column`, as in '\{path: .*, column: NAME\}'"):
         list(read_pairs(source | {"column": "c"}))
 
 

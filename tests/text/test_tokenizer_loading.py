@@ -15,6 +15,7 @@ from tokenizers import models
 from maskwright.errors import InputError
 from maskwright.text import tokenizer_files
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
+from maskwright.text.training import train_tokenizer
 
 _ARCHIVE = Path(__file__).parents[2].parent / "shared" / "data" / "tokenizers.tar.xz"
 _NAMES = ["bert-base-uncased", "bert-base-cased", "bert-base-multilingual-cased", "gpt2", "roberta-base"]
@@ -243,3 +244,79 @@ def test_a_vocabulary_beyond_any_published_one_is_refused(bert: Path, monkeypatc
     (bert / name).write_bytes(b" " * ((1 << 20) + 1))
     with pytest.raises(InputError, match=f"{name} is larger than 1 MiB, the most that is read of it"):
         load_tokenizer(bert)
+
+
+def _panic_at_once(values: dict[str, Any]) -> None:
+    values["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+
+
+def _panic_in_use(values: dict[str, Any]) -> None:
+    values["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {},
+    }
+
+
+@pytest.mark.parametrize("damage", [_panic_at_once, _panic_in_use])
+def test_a_file_that_makes_the_library_panic_is_refused_in_a_sentence(
+    tokenizer: Tokenizer, tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: Any
+) -> None:
+    tokenizer.save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    values = json.loads(file.read_text())
+    damage(values)
+    file.write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"tokenizer\.json is not a tokenizer\.json: "):
+        load_tokenizer(tmp_path)
+    assert capfd.readouterr().err == "", "the library's own report comes before anybody can catch the panic"
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "merges.txt"])
+def test_what_the_library_says_of_a_long_token_is_cut(tokenizer: Tokenizer, tmp_path: Path, name: str) -> None:
+    if name == "tokenizer.json":
+        tokenizer.save(tmp_path)
+        values = json.loads((tmp_path / name).read_text())
+        values["model"]["vocab"]["long"] = "x" * 100_000
+        (tmp_path / name).write_text(json.dumps(values))
+    else:
+        (tmp_path / "vocab.json").write_text('{"a": 0}')
+        (tmp_path / name).write_text(f"a {'b' * 100_000}\n")
+    with pytest.raises(InputError, match=name) as refused:
+        load_tokenizer(tmp_path)
+    assert len(str(refused.value)) < 500
+
+
+def test_an_id_in_digits_that_python_cannot_read_is_no_id(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    (tmp_path / "merges.txt").write_text("")
+    (tmp_path / "added_tokens.json").write_text('{"b": "²"}')
+    with pytest.raises(InputError, match=r"added_tokens\.json: .* is no token id"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_that_lacks_its_unknown_token_says_so(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    values = json.loads(file.read_text())
+    values["model"]["unk_token"] = "[ABSENT]"
+    file.write_text(json.dumps(values))
+    with pytest.raises(InputError, match="the tokenizer cannot encode a text: WordPiece error: Missing"):
+        load_tokenizer(tmp_path).encode("漢字")
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda tokenizer, text: tokenizer(text),
+        lambda tokenizer, text: tokenizer.encode(text),
+        lambda tokenizer, text: tokenizer.encode_batch(["whole", text]),
+        lambda tokenizer, text: tokenizer.encode_spans([text]),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_with_its_place(tokenizer: Tokenizer, encode: Any) -> None:
+    with pytest.raises(InputError, match=r"a text 'the \\ud800 cat' is not UTF-8; .* the character at 4"):
+        encode(tokenizer, "the \ud800 cat")
+    with pytest.raises(InputError, match=r"'the \\ud800 cat' is not UTF-8"):
+        train_tokenizer(["the \ud800 cat"], vocab_size=60)

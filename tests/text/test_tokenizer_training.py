@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -153,3 +154,24 @@ def test_an_unknown_type_is_refused_with_the_nearest() -> None:
 def test_words_that_are_all_too_rare_are_refused() -> None:
     with pytest.raises(InputError, match="no word of the text occurs 5 times; lower min_frequency"):
         train_tokenizer(["some words"], "word_level", min_frequency=5)
+
+
+def test_a_full_folder_for_temporary_files_is_the_one_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Texts that can be read only once are kept there while the tokenizer learns."""
+
+    class FullFile:
+        def __enter__(self) -> FullFile:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda *_, **__: FullFile())
+    with pytest.raises(OSError, match="No space left") as failed:
+        train_tokenizer(iter(["the cat"]), vocab_size=60)
+    assert failed.value.filename == str(tmp_path)

@@ -176,3 +176,26 @@ def test_checkpoint_of_another_model_is_refused(trainer, tmp_path, build_model):
     other = Trainer(build_model(tie_word_embeddings=False), training=TrainingConfig(device="cpu"))
     with pytest.raises(InputError, match="lacks"):
         other.load_checkpoint(checkpoint)
+
+
+def test_a_list_of_checksums_that_lost_one_is_damage(trainer, tmp_path, tokenizer):
+    """Whatever it no longer covers: not only what training goes on from, but the tokenizer as well."""
+    checkpoint = save_at(trainer, tmp_path, 10, tokenizer=tokenizer)
+    file = checkpoint / "checksums.json"
+    whole = json.loads(file.read_text())
+    assert {"model/tokenizer.json", "model/config.json", "state.json"} <= whole.keys()
+    for name in whole:
+        file.write_text(json.dumps({other: value for other, value in whole.items() if other != name}))
+        found, (problem,) = find_resumable(tmp_path)
+        assert found is None
+        assert problem.endswith(f"checksums.json has no checksum of {name}")
+    file.write_text(json.dumps(whole))
+    (checkpoint / ".DS_Store").write_bytes(b"of another program")
+    assert find_resumable(tmp_path) == (checkpoint, [])
+
+
+def test_the_best_checkpoint_is_not_named_by_what_is_no_step(tmp_path):
+    for text in ("{}", '{"step": "x"}', "[" * 100_000):
+        (tmp_path / "best.json").write_text(text)
+        with pytest.raises(InputError, match=r"best\.json (names no step; delete it|is not valid JSON)"):
+            find_best(tmp_path)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 import warnings
-from typing import Annotated, Any
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -31,7 +34,7 @@ from maskwright.errors import (
     RunInterruptedError,
     describe_no_thread,
 )
-from maskwright.terminal import clean, echo
+from maskwright.terminal import clean, echo, open_terminal
 
 _HELP = """Pre-train, adapt, evaluate and run masked-language-model encoders.
 
@@ -82,11 +85,14 @@ def main() -> None:
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
+    open_terminal()
     warnings.showwarning = _show_warning
+    if "LOCAL_WORLD_SIZE" in os.environ:  # torchrun
+        signal.signal(signal.SIGTERM, _leave_launch)
     try:
         code = app(standalone_mode=False)
         if code == _INTERRUPTED:
-            echo("interrupted; the same command goes on from what was saved", err=True)
+            echo(f"interrupted; {_describe_kept(sys.argv[1:])}", err=True)
     except Exception as error:
         if not _is_expected(error):
             raise
@@ -97,6 +103,42 @@ def main() -> None:
             echo(f"error: {message}", err=True)
         code = _exit_code(error)
     sys.exit(code)
+
+
+def _describe_kept(words: list[str]) -> str:
+    """What Ctrl-C leaves of a command that has no sentence of its own; runs say it themselves once they have begun."""
+    if words[:1] == ["prepare"] and words[1:2] != ["wiki"]:
+        return "what is prepared so far is kept, and the same command goes on with it"
+    if words[:1] == ["eval"] and "glue" in words:
+        return "finished runs are kept, and the same command goes on with the others"
+    if words[:1] in (["train"], ["finetune"], ["adapt"]):
+        return "this command had saved nothing yet, and the same command goes on from what is there"
+    return "nothing was written, and the same command begins again"
+
+
+def _leave_launch(number: int, frame: FrameType | None) -> NoReturn:
+    """Before a run's own handler is there: torchrun asks all to end when one ends, also while they still import."""
+    gone = _find_gone_ranks()
+    reason = f"rank {', '.join(map(str, gone))} ended before it met the others" if gone else "interrupted"
+    sys.stderr.write(f"error: {reason}; the same command begins or resumes the run\n")
+    sys.stderr.flush()
+    os._exit(1 if gone else 128 + number)
+
+
+def _find_gone_ranks() -> list[int]:
+    """Those of this machine that torchrun started and that run no more; none where Linux does not tell."""
+    first = int(os.environ["RANK"]) - int(os.environ["LOCAL_RANK"])
+    running = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if int(parent) == os.getppid() and state != "Z":
+                environment = (process / "environ").read_bytes().split(b"\0")
+                running |= {int(entry[5:]) for entry in environment if entry.startswith(b"RANK=")}
+        except (OSError, ValueError):  # it ended meanwhile, or is somebody else's
+            continue
+    expected = range(first, first + int(os.environ["LOCAL_WORLD_SIZE"]))
+    return [rank for rank in expected if rank not in running] if running else []
 
 
 _show_in_full = warnings.showwarning

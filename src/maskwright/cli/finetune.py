@@ -94,7 +94,7 @@ def _print_scores(finished: FinishedTask, console: Console) -> None:
     names = list(list_scores(finished.figures[0]))
     rows = [["held-out examples", *names]]
     for run, figures in zip(finished.runs, finished.figures, strict=True):
-        rows.append([run.path.name, *(format_score(figures[name]) for name in names)])
+        rows.append([run.path.name, *(format_score(figures.get(name)) for name in names)])
     if len(finished.runs) > 1:
         summary = summarise(finished.figures)
         for label in ("mean", "deviation"):

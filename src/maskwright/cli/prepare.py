@@ -49,7 +49,7 @@ def prepare_shards(
     ] = 0.01,
     max_length: Annotated[int, typer.Option(help="Row length to count rows for, so that runs start at once.")] = 128,
     workers: Annotated[int | None, typer.Option(help="Processes; all cores if unset.", min=1)] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace data prepared otherwise.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is prepared there.")] = False,
 ) -> None:
     """Turn sources and a tokenizer into shards that training maps into memory.
 

@@ -134,7 +134,7 @@ def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _describe_text(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
-    encoding = tokenizer.backend.encode(text, add_special_tokens=False)
+    (encoding,) = tokenizer.encode_spans([text])
     tokens = [
         {"token": token, "id": token_id, "start": start, "end": end}
         for token, token_id, (start, end) in zip(encoding.tokens, encoding.ids, encoding.offsets, strict=True)

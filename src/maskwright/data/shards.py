@@ -22,10 +22,13 @@ import numpy as np
 
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
-from maskwright.storage import read_json, restore_folder, write_text
+from maskwright.storage import read_json, read_record, restore_folder, write_text
 
 MANIFEST_FILE = "manifest.json"
 TOKENIZER_FOLDER = "tokenizer"
+_SUFFIXES = (".ids", ".lengths", ".words")
+_DTYPES = {"<u2", "<u4"}
+_AGAIN = "prepare the data again with --overwrite"
 
 
 class Shards(Protocol):
@@ -108,16 +111,55 @@ class ShardInfo:
         return -(-self.num_tokens // 8)
 
 
+@dataclass(frozen=True)
+class _Source:
+    weight: float
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What every manifest has, whatever else is in it."""
+
+    key: str
+    tokenizer_sha256: str
+    sources: list[_Source]
+    splits: dict[str, list[ShardInfo]]
+    num_tokens: int
+    """Of all splits."""
+    num_encoded_tokens: int
+    num_empty_documents: int
+    num_unknown_tokens: int
+
+
+def _list_shards(manifest: _Manifest, folder: Path, split: str) -> list[ShardInfo]:
+    """Those of a split; a list that lost some of them is damage, not a smaller corpus."""
+    place = f"{folder / MANIFEST_FILE} does not list all shards"
+    infos = manifest.splits.get(split, [])
+    num_tokens = sum(info.num_tokens for infos in manifest.splits.values() for info in infos)
+    if num_tokens != manifest.num_tokens:
+        raise InputError(f"{place}: it lists {num_tokens:,} of {manifest.num_tokens:,} tokens; {_AGAIN}")
+    suffixes = {info.name: {".ids", ".lengths"} | ({".words"} if info.words_sha256 else set()) for info in infos}
+    for file in sorted((folder / split).glob("[!.]*.*")):
+        if file.suffix in _SUFFIXES and file.suffix not in suffixes.get(file.stem, set()):
+            raise InputError(f"{place}: it has no checksum of {file}; {_AGAIN}")
+    for info in infos:
+        if not 0 <= info.source < len(manifest.sources) or not {info.ids_dtype, info.lengths_dtype} <= _DTYPES:
+            raise InputError(
+                f"{folder / MANIFEST_FILE} has a source or dtype of {info.name} that does not exist; {_AGAIN}"
+            )
+    return infos
+
+
 class PreparedShards:
     """One split of a prepared folder. Files are opened when their shard is used."""
 
     def __init__(self, folder: str | Path, split: str) -> None:
         self.folder = Path(folder)
         self.split = split
-        manifest = read_manifest(self.folder)
-        self.infos = [ShardInfo(**values) for values in manifest["splits"][split]]
-        source_weights = [float(source["weight"]) for source in manifest["sources"]]
-        self.weights = [source_weights[info.source] if split == "train" else 1.0 for info in self.infos]
+        manifest = _check_manifest(read_manifest(self.folder), self.folder)
+        self.infos = _list_shards(manifest, self.folder, split)
+        weights = [source.weight for source in manifest.sources]
+        self.weights = [weights[info.source] if split == "train" else 1.0 for info in self.infos]
         self.store = lru_cache(maxsize=32)(self._open)
 
     @property
@@ -148,9 +190,11 @@ class PreparedShards:
         if not file.is_file():
             return None
         known = read_json(file)
-        if known.get("shards") != [info.lengths_sha256 for info in self.infos]:
+        counts = known.get("counts")
+        if known.get("shards") != [info.lengths_sha256 for info in self.infos] or not isinstance(counts, list):
             return None
-        return [int(count) for count in known["counts"]]
+        is_whole = len(counts) == self.num_shards and all(type(count) is int and count > 0 for count in counts)
+        return counts if is_whole else None
 
     def remember_row_counts(self, row_length: int, window: int, counts: list[int]) -> None:
         """Keep them beside the shards, unless the folder is read-only."""
@@ -191,7 +235,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     file = folder / MANIFEST_FILE
     if not file.is_file():
         raise InputError(f"{folder} holds no prepared data: {MANIFEST_FILE} is missing; run maskwright prepare")
-    return read_json(file)
+    manifest = read_json(file)
+    _check_manifest(manifest, folder)
+    return manifest
+
+
+def _check_manifest(manifest: dict[str, Any], folder: Path) -> _Manifest:
+    try:
+        return read_record(_Manifest, manifest, folder / MANIFEST_FILE)
+    except InputError as error:
+        raise InputError(f"{error}; {_AGAIN}") from None
 
 
 def _map_file(path: Path, dtype: str, count: int, sha256: str) -> np.ndarray[Any, np.dtype[Any]]:
@@ -199,8 +252,8 @@ def _map_file(path: Path, dtype: str, count: int, sha256: str) -> np.ndarray[Any
     found = path.stat().st_size if path.is_file() else None
     if found != expected:
         state = "is missing" if found is None else f"has {found:,} bytes, {expected:,} are expected"
-        raise InputError(f"{path} {state}; prepare the data again")
+        raise InputError(f"{path} {state}; {_AGAIN}")
     mapped = np.memmap(path, dtype=dtype, mode="r")
     if hashlib.sha256(mapped.data).hexdigest() != sha256:
-        raise InputError(f"{path} does not match its checksum in {MANIFEST_FILE}; prepare the data again")
+        raise InputError(f"{path} does not match its checksum in {MANIFEST_FILE}; {_AGAIN}")
     return mapped

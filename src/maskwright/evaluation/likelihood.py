@@ -56,6 +56,8 @@ def score_texts(
     model: MaskedLanguageModel, tokenizer: Any, texts: Sequence[str], *, word_l2r: bool = False
 ) -> TextScores:
     """Score texts with one masked copy for each of their tokens; a causal model reads each text once."""
+    if isinstance(texts, str):
+        raise InputError("texts is one text; give a list of texts, such as [text]")
     if word_l2r and model.evaluates_causally:
         raise InputError("the model reads from left to right already; leave out the word-l2r correction")
     tokenizer = as_tokenizer(tokenizer)

@@ -44,7 +44,7 @@ class TextPieces:
 
 def encode_pieces(tokenizer: Tokenizer, encoder: nn.Module, texts: Sequence[str], name: Name) -> list[TextPieces]:
     refuse_empty(texts, name)
-    encodings = tokenizer.backend.encode_batch(list(texts), add_special_tokens=False)
+    encodings = tokenizer.encode_spans(texts)
     refuse_unknown([encoding.ids for encoding in encodings], encoder)
     prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
     pieces = []

@@ -7,6 +7,7 @@ any other is written under a type of ours, so that they refuse it rather than co
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ OWN_TYPE_PREFIX = "maskwright_"
 OWN_KEY = "maskwright"
 """The object in config.json with what Hugging Face's names do not cover."""
 _MAX_NAMED = 5
+_CHECKPOINT_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
+"""As they are written: other digits and leading zeros would name a step twice."""
 
 
 def resolve_folder(folder_or_id: str | Path) -> Path:
@@ -66,7 +69,7 @@ def _find_model_folder(folder: Path) -> Path:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """The `step-N` folders in a folder, newest first."""
-    checkpoints = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdigit()]
+    checkpoints = [path for path in folder.glob("step-*") if _CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir()]
     return sorted(checkpoints, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
 
 

@@ -93,7 +93,7 @@ def _check_trained(finished: Finished) -> None:
 def _read_finished(run: RunFolder, config: Config) -> Finished:
     """A run that was interrupted between its end and its export."""
     check_same_config(run, config)
-    return Finished(run, read_json(run.final_file))
+    return Finished(run, run.read_final("forgetting", "loss"))
 
 
 def _build_config(model: str, options: AdaptOptions) -> Config:

@@ -28,7 +28,7 @@ from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import load_model
 from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import DataConfig, SourceLike
-from maskwright.storage import read_json, restore_folder, whole_folder, write_text
+from maskwright.storage import restore_folder, whole_folder, write_text
 from maskwright.suggestions import suggest
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.similarity.embedding_head import SETTINGS_PART as SIMILARITY_SETTINGS
@@ -235,7 +235,7 @@ def _read_origin(source: _Source) -> Origin:
     config = load_config(run.config_file)
     if source.checkpoint is not None:
         return Origin(config, _read_progress(run, source.checkpoint.removeprefix("step-")))
-    return Origin(config, read_json(run.final_file) if run.is_finished else {}, _find_beginning(config))
+    return Origin(config, run.read_final() if run.is_finished else {}, _find_beginning(config))
 
 
 def _find_beginning(config: Config) -> str | None:

@@ -16,7 +16,7 @@ from maskwright.runs.finetune import TASK_FILE
 from maskwright.runs.finetune_report import list_scores
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.texts import Say
-from maskwright.storage import read_json, write_text
+from maskwright.storage import write_text
 from maskwright.tasks.config import load_task_config
 from maskwright.tasks.model import TaskModel
 from maskwright.text.tokenizer import Tokenizer
@@ -69,6 +69,6 @@ def read_task_origin(run: RunFolder | None, is_checkpoint: bool) -> TaskOrigin:
     settings = load_task_config(file).model_dump(exclude_none=True) if file.is_file() else {}
     if is_checkpoint or not run.is_finished:
         return TaskOrigin(settings)
-    figures = read_json(run.final_file)
-    counts = {label: figures[name] for name, label in _COUNTS.items() if name in figures}
+    figures = run.read_final(*_COUNTS)
+    counts = {label: figures[name] for name, label in _COUNTS.items()}
     return TaskOrigin(settings, list_scores(figures), counts)

@@ -34,7 +34,6 @@ from maskwright.runs.interruption import LastWrites, ending_in_order
 from maskwright.runs.next_commands import suggest_prediction
 from maskwright.runs.pretrain import build_callbacks, resume_newest
 from maskwright.runs.task_pictures import draw_task_pictures
-from maskwright.storage import read_json
 from maskwright.tasks.batch import TaskBatch
 from maskwright.tasks.config import TaskConfig, load_task_config
 from maskwright.tasks.learning_rate import choose_learning_rate, measure_weights
@@ -197,7 +196,7 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
     run = RunFolder(Path(config.run.out) / config.run.name)
     if run.is_finished and not session.overwrite:
         _check_alike(run, config, inputs)
-        return read_json(run.final_file)
+        return run.read_final(inputs.metric)
 
     def begin() -> TaskModel:
         find_run(config, session.overwrite)

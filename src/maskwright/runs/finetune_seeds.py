@@ -38,8 +38,8 @@ def summarise(figures: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | 
     """Mean and standard deviation of every score over the seeds; None where a seed has no value."""
     summary: dict[str, dict[str, float | None]] = {}
     for name in list_scores(figures[0]):
-        values = [one[name] for one in figures]
-        is_known = None not in values
+        values = [one[name] for one in figures if one.get(name) is not None]
+        is_known = len(values) == len(figures)
         summary[name] = {
             "mean": statistics.fmean(values) if is_known else None,
             "deviation": statistics.stdev(values) if is_known and len(values) > 1 else None,

@@ -15,7 +15,7 @@ from maskwright.config import Config, flatten, load_config
 from maskwright.errors import InputError
 from maskwright.models.pretrained import CHECKPOINTS_FOLDER, MODEL_FOLDER
 from maskwright.ownership import LOCK_FILE, Say, owning
-from maskwright.storage import read_json, write_text
+from maskwright.storage import PARSING_ERRORS, read_json, write_text
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.trackers import TRACKERS_FOLDER
 from maskwright.untrusted import read_yaml
@@ -41,6 +41,13 @@ _FREE_TO_CHANGE = {
     "training.tensorboard",
 }
 """What changes no weight of the result, but for the rounding of other kernels."""
+_MOST_COUNTED = 2**63
+_ADAPTATION_FIGURES = (
+    "max_forgetting",
+    *(f"{prefix}{name}" for prefix in ("", "general_") for name in ("loss_before", "accuracy_before", "accuracy")),
+    "general_loss",
+)
+"""Of runs that watched forgetting, beside "forgetting" and "loss"."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +198,19 @@ class RunFolder:
         for file in (*files, self.config_file):
             file.unlink(missing_ok=True)
 
+    def read_final(self, *needed: str) -> dict[str, Any]:
+        """The figures of final.json, these among them; a file that lacks one, or holds something else, is damaged."""
+        figures = read_json(self.final_file)
+        needed = ("steps", *needed, *(_ADAPTATION_FIGURES if {"forgetting", "loss"} <= figures.keys() else ()))
+        wrong = [name for name in needed if not _is_figure(figures.get(name, ""))]
+        wrong += [name for name, value in figures.items() if not (_is_figure(value) or isinstance(value, str | dict))]
+        if wrong:
+            raise InputError(
+                f"{self.final_file} has no figure '{wrong[0]}', which such a run ends with; it is damaged: restore it,"
+                " or repeat the run's command with --overwrite"
+            )
+        return figures
+
     def write_final(self, figures: dict[str, Any]) -> None:
         write_text(self.final_file, json.dumps(figures, indent=2) + "\n")
 
@@ -272,7 +292,12 @@ def _list_free(config: Config) -> set[str]:
 def _parse_line(line: str) -> dict[str, float] | None:
     try:
         values = json.loads(line)
-    except json.JSONDecodeError:
+    except PARSING_ERRORS:
         return None
-    is_whole = isinstance(values, dict) and isinstance(values.get("step"), int)
-    return values if is_whole and all(isinstance(value, int | float | None) for value in values.values()) else None
+    is_whole = isinstance(values, dict) and type(values.get("step")) is int and values["step"] >= 0
+    return values if is_whole and all(map(_is_figure, values.values())) else None
+
+
+def _is_figure(value: Any) -> bool:
+    """None stands for one that could not be computed; a number fits what figures are drawn and summed in."""
+    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < _MOST_COUNTED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from maskwright.runs.folder import RunFolder
 from maskwright.runs.inputs import pack_documents
 from maskwright.runs.texts import Say, read_texts, sort_by_hash
 from maskwright.sections.data import build_sources
-from maskwright.storage import read_json, write_text
+from maskwright.storage import read_json, read_record, write_text
 from maskwright.text.text_pairs import list_texts
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics, write_weights
@@ -152,12 +152,11 @@ def _describe(evaluation: Evaluation, prefix: str) -> dict[str, float]:
 def _read_record(file: Path, step: int) -> Record:
     """As it stood at the step that is resumed from: what came later is done again."""
     values = read_json(file)
-    before = values.get("before")
-    if values.keys() != {one.name for one in fields(Record)} or not isinstance(before, dict) or not before:
+    if not isinstance(values.get("before"), dict) or "general_loss" not in values["before"]:
         raise InputError(
             f"{file} does not say what was measured before the run; restore it, or add --overwrite to begin anew"
         )
-    stored = Record(**values)
+    stored = read_record(Record, values, file)
     stored.general = [(at, loss) for at, loss in stored.general if at <= step]
     if stored.stopped_at is not None and stored.stopped_at > step:
         stored.stopped_at = None

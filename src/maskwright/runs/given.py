@@ -23,7 +23,7 @@ from maskwright.sections.data import SourceConfig, SourceLike
 from maskwright.storage import write_text
 from maskwright.tasks.tables import MEMORY, as_table
 from maskwright.text.files import hash_file
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer
+from maskwright.text.tokenizer import Tokenizer, as_tokenizer, refuse_half_characters
 
 GivenModel = str | Path | nn.Module
 """A run, a checkpoint, a model folder or a hub id; or a model or encoder in memory, ours or of transformers."""
@@ -110,6 +110,8 @@ def _write_records(data: Any, parent: Path) -> Path:
         lines = [json.dumps(record.values, ensure_ascii=False) + "\n" for record in table.records]
     except (TypeError, ValueError) as error:
         raise InputError(f"{table.path} cannot be written as JSON: {error}; give texts and numbers") from error
+    for line in lines:
+        refuse_half_characters(line, f"a record of {table.path}")
     content = "".join(lines)
     digest = hashlib.blake2b(content.encode(errors="surrogatepass")).hexdigest()[:_HASH_DIGITS]
     parent.mkdir(parents=True, exist_ok=True)

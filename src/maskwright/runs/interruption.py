@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from maskwright.errors import RunError, RunInterruptedError, describe_no_thread
+from maskwright.errors import LostProcessError, RunError, RunInterruptedError, describe_no_thread
 from maskwright.models.pretrained import list_checkpoints
 from maskwright.runs.folder import RunFolder
 from maskwright.sections.training import TrainingConfig
@@ -23,11 +23,14 @@ from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics
 from maskwright.training.checkpoints import Retention, free_oldest, is_checkpoint
 from maskwright.training.trainer import Trainer
+from maskwright.training.world import describe_missing_process, find_dead_process
 
 Result = TypeVar("Result")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PATIENCE_S = 25.0
 """Clusters kill a job about 30 s after they ask it to end."""
+_LOOK_S = 8.0
+"""After so long a process that still hangs looks whether another one is to blame."""
 _SAME_REQUEST_S = 2.0
 """A cluster signals launcher and processes alike, and the launcher passes it on: that is one request, not two."""
 _WAIT_FOR_ROOM_S = 300.0
@@ -94,10 +97,17 @@ def _watch(reader: socket.socket) -> None:
     with reader:
         number, begun_s = 0, 0.0
         while True:
+            if number:
+                reader.settimeout(max(min(begun_s + _PATIENCE_S - time.monotonic(), _LOOK_S), 1e-3))
             try:
                 woken = reader.recv(1)
             except TimeoutError:
-                _leave(number, f"interrupted, and the work did not end in time; {_GO_ON}")
+                missing = describe_missing_process()
+                if missing is not None:
+                    _leave(1, f"{missing}, so this process ends too; {_GO_ON}")
+                if time.monotonic() - begun_s >= _PATIENCE_S:
+                    _leave(128 + number, f"interrupted, and the work did not end in time; {_GO_ON}")
+                continue
             if not woken:
                 return
             if woken[0] not in _SIGNALS:
@@ -105,14 +115,13 @@ def _watch(reader: socket.socket) -> None:
             if not number:
                 number, begun_s = woken[0], time.monotonic()
             elif time.monotonic() - begun_s > _SAME_REQUEST_S:
-                _leave(number, f"interrupted twice; {_GO_ON}")
-            reader.settimeout(max(begun_s + _PATIENCE_S - time.monotonic(), 1e-3))
+                _leave(128 + number, f"interrupted twice; {_GO_ON}")
 
 
-def _leave(number: int, message: str) -> NoReturn:
+def _leave(code: int, message: str) -> NoReturn:
     sys.stderr.write(f"error: {message}\n")
     sys.stderr.flush()
-    os._exit(128 + number)
+    os._exit(code)
 
 
 @contextmanager
@@ -129,10 +138,13 @@ def ending_in_order(folders: Sequence[Path]) -> Iterator[None]:
             yield
         finally:
             signals.hold = _note_only
-    except RunInterruptedError:
+    except (RunInterruptedError, LostProcessError):
         raise
     except (_StopNow, Exception) as error:
         if signals.received:  # also where it made something else fail, such as the other processes
+            lost = find_dead_process()
+            if lost is not None:
+                raise lost from error
             raise RunInterruptedError(f"interrupted; {_describe_kept(folders)}", 128 + signals.received) from error
         no_thread = describe_no_thread(error)
         if no_thread is not None:

@@ -31,6 +31,7 @@ from maskwright.text.corpus import ReadingReport, text_lines
 from maskwright.text.files import ByteStream, file_format
 from maskwright.text.huggingface import is_dataset
 from maskwright.text.sources import read_pairs, read_source
+from maskwright.text.tokenizer import refuse_half_characters
 
 STDIN = "-"
 _PAIR_COLUMNS = ("sentence1", "sentence2")
@@ -233,8 +234,7 @@ def _exists(word: str) -> bool:
 
 def _take_words(predictor: Pipeline[Any, Any], words: Sequence[str]) -> list[Any]:
     for word in words:
-        if any("\ud800" <= character <= "\udfff" for character in word):
-            raise InputError(f"the text {word!a:.60} is not UTF-8; convert it, or give it as a file")
+        refuse_half_characters(word, "the text")
     if predictor.kind.item_name != _PAIR_KIND:
         return list(words)
     if len(words) != _PAIR_SIZE:

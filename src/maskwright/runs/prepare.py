@@ -35,7 +35,7 @@ from maskwright.errors import InputError, RunError
 from maskwright.ownership import owning
 from maskwright.runs.texts import is_held_out
 from maskwright.sections.data import QualityConfig, SourceConfig, check_can_hold_out, hold_pairs
-from maskwright.storage import read_json, replace_folder, write_text
+from maskwright.storage import read_json, read_record, replace_folder, write_text
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.encoding import EncodedTexts, TextEncoder
 from maskwright.text.quality import DocumentCleaner
@@ -107,7 +107,7 @@ def _prepare(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     key, described = _describe(sources, tokenizer, options)
-    if is_prepared(out) and read_manifest(out)["key"] == key:
+    if not overwrite and is_prepared(out) and read_manifest(out)["key"] == key:
         say(f"{out} is already prepared from these sources, tokenizer and options")
         return read_manifest(out)
     _check_output(out, described, overwrite)
@@ -123,7 +123,8 @@ def _prepare(
         replace_folder(work, out)
     except OSError as error:
         raise RunError(
-            f"cannot write {work}: {error.strerror}; what is finished stays there, the same command goes on with it"
+            f"cannot write {error.filename or work}: {error.strerror}; what is finished stays in {work}, the same"
+            " command goes on with it"
         ) from error
     return manifest
 
@@ -283,9 +284,14 @@ def _cut_parts(documents: Iterator[str], part_chars: int) -> Iterator[Iterator[s
 
 
 def _read_record(file: Path) -> PartRecord:
-    values = read_json(file)
-    shards = {split: None if info is None else ShardInfo(**info) for split, info in values.pop("shards").items()}
-    return PartRecord(**values, shards=shards)
+    try:
+        values = read_json(file)
+        record = read_record(PartRecord, values, file)
+        if asdict(record).keys() != values.keys() or (record.shards or {}).keys() != set(SPLITS):
+            raise InputError(f"{file} is damaged: it does not say what became of its part")
+        return record
+    except InputError as error:
+        raise InputError(f"{error}; delete it, and this part of the text is prepared again") from None
 
 
 def _tell_progress(records: list[PartRecord], begun: float, say: Callable[[str], None]) -> None:

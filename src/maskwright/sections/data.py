@@ -175,8 +175,10 @@ def _build_source(source: SourceLike) -> SourceConfig:
         source = read_value(source)  # a mapping written on the command line
     values = {"path": str(source)} if isinstance(source, str | Path) else source
     if not isinstance(values, Mapping):
-        raise InputError(f"a source of text is {values!r}; expected a path, or a mapping such as {{path: corpus.txt}}")
+        raise InputError(
+            f"a source of text is {values!r:.120}; expected a path, or a mapping such as {{path: corpus.txt}}"
+        )
     try:
         return SourceConfig.read(values)
     except InputError as error:
-        raise InputError(f"source {values!r}: {error}") from None
+        raise InputError(f"source {values!r:.120}: {error}") from None

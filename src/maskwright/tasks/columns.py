@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maskwright.errors import InputError
+from maskwright.suggestions import name_option
 
 _PAIRS = (
     ("sentence1", "sentence2"),
@@ -72,7 +73,10 @@ def choose_columns(path: Path, found: Sequence[str], named: ColumnNames, needs_p
     text, second = choose_texts(path, found, named, needs_pair)
     label = find_label(found, named)
     if label is None:
-        raise InputError(f"{path} has no column known to hold labels; it has {_list(found)}: name it, --label-column")
+        raise InputError(
+            f"{path} has no column known to hold labels; it has {_list(found)}: name it with"
+            f" {name_option('label_column')}"
+        )
     chosen = [name for name in (text, second, label) if name is not None]
     if len(set(chosen)) < len(chosen):
         raise InputError(f"{path}: the columns for texts and label are {_list(chosen)}; name different ones")
@@ -83,12 +87,15 @@ def choose_texts(path: Path, found: Sequence[str], named: ColumnNames, needs_pai
     """The columns of the texts alone."""
     for name, option in ((named.text, "text"), (named.second, "second"), (named.label, "label")):
         if name is not None and name not in found:
-            raise InputError(f"{path} has no column '{name}'; it has {_list(found)}: choose one with --{option}-column")
+            raise InputError(
+                f"{path} has no column '{name}'; it has {_list(found)}: choose one with"
+                f" {name_option(f'{option}_column')}"
+            )
     text, second = _choose_texts(path, found, named, {name.lower(): name for name in found})
     if needs_pair and second is None:
         raise InputError(
             f"{path} has no two columns known to hold a pair of texts; it has {_list(found)}: name them with"
-            " --text-column and --second-column"
+            f" {name_option('text_column')} and {name_option('second_column')}"
         )
     return text, second
 
@@ -114,13 +121,15 @@ def _choose_texts(
     if named.text is not None:
         return named.text, named.second
     if named.second is not None:
-        raise InputError(f"--second-column is '{named.second}' without a first; add --text-column")
+        raise InputError(f"the second column is '{named.second}' without a first; add {name_option('text_column')}")
     for first, second in _PAIRS:
         if first in spelt and second in spelt:
             return spelt[first], spelt[second]
     text = next((spelt[name] for name in _TEXTS if name in spelt), None)
     if text is None:
-        raise InputError(f"{path} has no column known to hold text; it has {_list(found)}: name it with --text-column")
+        raise InputError(
+            f"{path} has no column known to hold text; it has {_list(found)}: name it with {name_option('text_column')}"
+        )
     return text, None
 
 

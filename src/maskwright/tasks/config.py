@@ -83,4 +83,7 @@ def load_task_config(path: str | Path) -> TaskConfig:
     values = read_yaml(Path(path))
     if not isinstance(values, dict):
         raise InputError(f"{path} holds a {type(values).__name__}; expected the settings of a task")
-    return build_task_config(values)
+    try:
+        return build_task_config(values)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
+from maskwright.suggestions import name_option
 from maskwright.tasks.columns import ColumnNames, Columns, choose_columns
 from maskwright.tasks.tables import Record, Table, read_table
 
@@ -54,7 +55,7 @@ class ExampleFile:
         pairs, single = (self, other) if other.columns.second is None else (other, self)
         raise InputError(
             f"{pairs.path} holds pairs ({pairs.columns}), {single.path} single texts ({single.columns}); name the"
-            " columns with --text-column and --second-column"
+            f" columns with {name_option('text_column')} and {name_option('second_column')}"
         )
 
 

@@ -8,11 +8,15 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.models.weights_reading import CONFIG_FILE
+from maskwright.suggestions import name_option
 from maskwright.tasks.examples import Example
+from maskwright.text.tokenizer import refuse_half_characters
 
 _MAX_NAMED = 12
 _MOST_UNCHECKED = 20
 """So many classes are believed whatever the number of examples."""
+_MOST_DIGITS = 18
+"""Longer names are no numbers to sort by; Python refuses to read some."""
 _SEPARATORS = ("|", ";", ",")
 
 
@@ -58,9 +62,9 @@ def collect_classes(labels: Sequence[str], num_examples: int, source: str) -> tu
     if len(classes) > max(_MOST_UNCHECKED, num_examples / 2):
         raise InputError(
             f"{source} has {len(classes):,} different labels in {num_examples:,} examples, first '{min(classes)}';"
-            " choose the column of the classes with --label-column"
+            f" choose the column of the classes with {name_option('label_column')}"
         )
-    if all(name.isdecimal() for name in classes):
+    if all(name.isdecimal() and len(name) <= _MOST_DIGITS for name in classes):
         return tuple(sorted(classes, key=lambda name: (int(name), name)))
     return tuple(sorted(classes))
 
@@ -105,7 +109,9 @@ def describe_shares(classes: Sequence[str], counts: Sequence[float], num_example
 def _spell(label: Any) -> str:
     if isinstance(label, bool):
         return str(label).lower()
-    return str(label).strip()
+    name = str(label).strip()
+    refuse_half_characters(name, "a label")
+    return name
 
 
 def _read_number(text: str) -> float | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.text.corpus import ReadingReport, decode_lines
 from maskwright.text.files import MAX_LINE_BYTES, file_format, open_stream
 from maskwright.text.huggingface import dataset_records, is_dataset, name_classes
@@ -125,6 +126,7 @@ def _to_plain(value: Any) -> Any:
 def _read_json_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Table:
     records = []
     columns: dict[str, None] = {}
+    repaired: list[str] = []
     for number, line in lines:
         if not line.strip():
             continue
@@ -134,8 +136,21 @@ def _read_json_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Table:
             raise InputError(f"{path}:{number} is not JSON ({' '.join(str(error).split())}); repair it") from error
         if not isinstance(values, dict):
             raise InputError(f"{path}:{number} holds a {type(values).__name__}; expected an object such as {{...}}")
+        if "\\u" in line:
+            written = json.dumps(values, ensure_ascii=False)
+            whole = written.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            if whole != written:
+                values = json.loads(whole)
+                repaired.append(f"{path}:{number}")
         columns |= dict.fromkeys(values)
         records.append(Record(f"{path}:{number}", values))
+    if repaired:
+        warnings.warn(
+            f"{path}: {len(repaired)} lines have half of a surrogate pair (first {repaired[0]}), which is read as"
+            " U+FFFD",
+            InputWarning,
+            stacklevel=3,
+        )
     return Table(path, tuple(columns), records)
 
 

@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.text.tokenizer import CHUNK_CHARS, Tokenizer, group_texts
+from maskwright.text.tokenizer import CHUNK_CHARS, Tokenizer, group_texts, refusing_text
 from maskwright.text.words import WordBoundaries, build_boundaries
 
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
@@ -39,7 +39,9 @@ def encode_texts(texts: list[str], tokenizer: Tokenizer, boundaries: WordBoundar
     encode = backend.encode_batch if boundaries.needs_word_ids else backend.encode_batch_fast
     flat_ids, flat_words = array("I"), array("I")  # five times quicker from lists than numpy
     counts = []
-    for encoding in encode(texts, add_special_tokens=False):
+    with refusing_text(texts):
+        encodings = encode(texts, add_special_tokens=False)
+    for encoding in encodings:
         tokens = encoding.ids
         flat_ids.fromlist(tokens)
         counts.append(len(tokens))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from maskwright.errors import InputError
+from maskwright.storage import naming
 from maskwright.text import sentences
 from maskwright.text.corpus import ReadingReport, decode_lines
 from maskwright.text.files import COMPRESSIONS, MAX_LINE_BYTES, ByteStream, check_expansion, open_file, open_stream
@@ -149,7 +150,9 @@ def _seekable(path: Path) -> IO[bytes]:
     unpacked = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
     with open_stream(path) as stream:
         while chunk := stream.read(_COPY_BYTES):
-            unpacked.write(chunk)
+            with naming(Path(tempfile.gettempdir())):  # a full disk is said to be this one
+                unpacked.write(chunk)
+                unpacked.flush()
     unpacked.seek(0)
     return unpacked
 
@@ -242,4 +245,7 @@ def check_columns(columns: Columns, found: Iterable[str], path: Path | str) -> N
         if column not in names:
             shown = ", ".join(f"'{name[:_MAX_COLUMN_CHARS]}'" for name in names[:_MAX_COLUMNS_SHOWN])
             more = ", ..." if len(names) > _MAX_COLUMNS_SHOWN else ""
-            raise InputError(f"{path} has no column '{column}'; it has {shown}{more}: choose one with `{option}`")
+            raise InputError(
+                f"{path} has no column '{column}'; it has {shown}{more}: choose one with `{option}`, as in"
+                f" '{{path: {path}, {option}: NAME}}'"
+            )

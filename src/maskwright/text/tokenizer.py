@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as Backend
 
 from maskwright.errors import InputError
-from maskwright.storage import write_text
+from maskwright.storage import describe_parsing_error, write_text
 from maskwright.text.special_tokens import MASK_SPELLINGS, SETTING_NAMES, SPECIAL_ROLES, assign_roles, surround
 from maskwright.text.tokenizer_files import (
     BPE_FILES,
@@ -20,6 +21,7 @@ from maskwright.text.tokenizer_files import (
     NAMES_FILE,
     SETTINGS_FILE,
     VOCABULARY_FILE,
+    is_panic,
     read_tokenizer,
 )
 
@@ -133,7 +135,7 @@ class Tokenizer:
 
     def _encode_one(self, first: str, second: str | None, room: int | None, surrounds: bool) -> dict[str, list[int]]:
         """A text or a pair in at most `room` tokens, None: as many as there are."""
-        parts = [self.backend.encode(one, add_special_tokens=False) for one in (first, second) if one is not None]
+        parts = self.encode_spans([one for one in (first, second) if one is not None])
         if room is not None:
             num_around = self.backend.num_special_tokens_to_add(len(parts) > 1) if surrounds else 0
             if room <= num_around:
@@ -158,8 +160,14 @@ class Tokenizer:
             raise InputError("texts is one text; give a list of texts, or the one to encode")
         ids: list[list[int]] = []
         for chunk in group_texts(texts, CHUNK_CHARS):
-            ids += [encoding.ids for encoding in self.backend.encode_batch_fast(chunk, add_special_tokens=False)]
+            with refusing_text(chunk):
+                ids += [encoding.ids for encoding in self.backend.encode_batch_fast(chunk, add_special_tokens=False)]
         return ids
+
+    def encode_spans(self, texts: Sequence[str]) -> list[Encoding]:
+        """Tokens of texts with their places, without special tokens around them."""
+        with refusing_text(texts):
+            return self.backend.encode_batch(list(texts), add_special_tokens=False)
 
     def unify_masks(self, text: str) -> str:
         """The text with `[MASK]` or `<mask>` as this tokenizer's own mask token; one that has it already stays."""
@@ -224,6 +232,31 @@ class Tokenizer:
         if token_id is None:
             raise InputError(f"the tokenizer has no token '{self.special_tokens[role]}' to use as its {role} token")
         return int(token_id)
+
+
+@contextmanager
+def refusing_text(texts: Sequence[str]) -> Iterator[None]:
+    """Around the library's encoding: text that it takes for no text at all, and its own failures, in a sentence."""
+    try:
+        yield
+    except TypeError:
+        for text in texts:
+            refuse_half_characters(text, "a text")
+        raise
+    except BaseException as error:
+        if type(error) is not Exception and not is_panic(error):
+            raise
+        raise InputError(f"the tokenizer cannot encode a text: {describe_parsing_error(error)}; use another") from None
+
+
+def refuse_half_characters(text: str, name: str) -> None:
+    """Python's strings, JSON and arguments of commands can hold half of a surrogate pair, which no file can."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name} {text!a:.60} is not UTF-8; convert it, or write the whole of the character at {error.start}"
+        ) from None
 
 
 def _as_texts(name: str, given: Any) -> list[str]:

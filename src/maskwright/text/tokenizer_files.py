@@ -6,8 +6,10 @@ Beside them may lie `tokenizer_config.json`, `special_tokens_map.json` and `adde
 from __future__ import annotations
 
 import json
+import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from maskwright.errors import InputError
-from maskwright.storage import restore_folder
+from maskwright.storage import describe_parsing_error, restore_folder
 from maskwright.text.special_tokens import SETTING_NAMES, SPECIAL_ROLES, build_special, read_token
 from maskwright.untrusted import ADVICE, read_json_object
 
@@ -28,6 +30,7 @@ _ADDED_FILE = "added_tokens.json"
 _SENTENCEPIECE_SUFFIX = ".model"
 _MAX_BYTES = 128 * 2**20
 """Of a vocabulary; the largest published ones, of 256,000 tokens with their merges, have 35 MB."""
+_PROBE = "Ein caf\N{LATIN SMALL LETTER E WITH ACUTE} \N{CJK UNIFIED IDEOGRAPH-6F22} \N{SLIGHTLY SMILING FACE} 1"
 
 
 def read_tokenizer(path: Path) -> tuple[Backend, dict[str, Any]]:
@@ -92,11 +95,40 @@ def _read_text(file: Path) -> str:
 
 def _read_fast(file: Path) -> Backend:
     try:
-        return Backend.from_str(_read_text(file))
+        with _without_panic_report():
+            backend = Backend.from_str(_read_text(file))
+            with suppress(Exception):  # what it cannot encode is said where it is to be encoded
+                backend.encode(_PROBE)
     except InputError:
         raise
-    except Exception as error:  # the library raises bare Exception for a file it cannot read
-        raise InputError(f"{file} is not a tokenizer.json: {error}") from error
+    except BaseException as error:
+        # the library raises bare Exception for a file it cannot read; some make it panic, others only when it is used
+        if not (isinstance(error, Exception) or is_panic(error)):
+            raise
+        raise InputError(f"{file} is not a tokenizer.json: {describe_parsing_error(error)}") from None
+    return backend
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether the library's own code failed; the class of that error is made when it happens, and is no Exception."""
+    return type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def _without_panic_report() -> Iterator[None]:
+    """A panic is reported on file descriptor 2, past Python, before it can be caught and said in a sentence."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _build_wordpiece(file: Path, settings: Mapping[str, Any]) -> Backend:
@@ -134,7 +166,7 @@ def _build_byte_level(folder: Path, settings: Mapping[str, Any]) -> Backend:
     try:
         model = models.BPE(vocabulary, _read_merges(merges_file))
     except Exception as error:  # the library raises bare Exception for a merge of unknown tokens
-        raise InputError(f"{merges_file} does not fit {vocab_file.name}: {error}") from error
+        raise InputError(f"{merges_file} does not fit {vocab_file.name}: {describe_parsing_error(error)}") from error
     backend = Backend(model)
     prefix = bool(settings.get("add_prefix_space", False))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
@@ -210,7 +242,7 @@ def _read_added(settings: Mapping[str, Any], special: list[str], folder: Path) -
 
 
 def _read_id(value: Any, source: Path) -> int:
-    if isinstance(value, int) or str(value).isdigit():
+    if isinstance(value, int) or str(value).isdecimal():
         return int(value)
     raise InputError(f"{source}: {json.dumps(value)} is no token id")
 

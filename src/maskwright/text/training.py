@@ -15,10 +15,11 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Backend
 
 from maskwright.errors import InputError, check_count
+from maskwright.storage import naming
 from maskwright.suggestions import suggest
 from maskwright.text.sources import read_sources
 from maskwright.text.special_tokens import SPECIAL_ROLES, build_special
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer import Tokenizer, refuse_half_characters
 
 TokenizerType = Literal["wordpiece", "byte_level_bpe", "unigram", "word_level"]
 _UNK = SPECIAL_ROLES["unk"]
@@ -90,9 +91,13 @@ def _readable_twice(texts: Iterable[str] | Callable[[], Iterable[str]]) -> Itera
     if callable(texts):
         yield texts
     elif isinstance(texts, Iterator):
+        place = Path(tempfile.gettempdir())  # a full disk is said to be this one
         with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
             for text in texts:
-                spool.write(json.dumps(text) + "\n")
+                with naming(place):
+                    spool.write(json.dumps(text) + "\n")
+            with naming(place):
+                spool.flush()
             yield lambda: _read_spool(spool)
     else:
         again = texts
@@ -111,7 +116,9 @@ def _learn(backend: Backend, texts: Iterable[str], trainer: trainers.Trainer) ->
 
     def watched() -> Iterator[str]:
         try:
-            yield from texts
+            for text in texts:
+                refuse_half_characters(text, "a text")
+                yield text
         except Exception as error:
             raised.append(error)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -27,6 +28,7 @@ from maskwright.storage import (
     describe_room,
     is_full,
     read_json,
+    read_record,
     restore_folder,
     whole_folder,
     write_text,
@@ -39,6 +41,8 @@ _AVERAGE_FILE = "average.safetensors"
 _STATE_FILE = "state.json"
 _CHECKSUMS_FILE = "checksums.json"
 BEST_FILE = "best.json"
+_SUFFIXES = (".json", ".safetensors", ".txt")
+"""Of all that is written; what other programs put beside it has no checksum."""
 _NEEDED_FILES = (f"{MODEL_FOLDER}/{CONFIG_FILE}", f"{MODEL_FOLDER}/{WEIGHTS_FILE}", _OPTIMIZER_FILE, _STATE_FILE)
 
 
@@ -216,11 +220,11 @@ class StoredRun:
 
 
 def read_checkpoint(checkpoint: Path) -> StoredRun:
-    values = _read_verified_state(checkpoint)
+    state, history = _read_verified_state(checkpoint)
     average_file = checkpoint / _AVERAGE_FILE
     return StoredRun(
-        TrainingState(**values["state"]),
-        History(values["history"]),
+        state,
+        history,
         read_tensors(checkpoint / _OPTIMIZER_FILE),
         read_tensors(average_file) if average_file.is_file() else None,
     )
@@ -240,8 +244,12 @@ def clear_leftovers(folder: Path) -> None:
 
 def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint that verifies, and a sentence for each newer one that does not."""
-    problems = []
-    for checkpoint in list_checkpoints(folder):
+    checkpoints = list_checkpoints(folder)
+    problems = [
+        f"checkpoint {path.name} is unusable: it is not a folder step-N, which every checkpoint is"
+        for path in sorted(set(folder.glob("step-*")) - set(checkpoints))
+    ]
+    for checkpoint in checkpoints:
         try:
             _read_verified_state(checkpoint)
         except InputError as error:
@@ -269,10 +277,10 @@ def _step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def _read_verified_state(checkpoint: Path) -> dict[str, Any]:
+def _read_verified_state(checkpoint: Path) -> tuple[TrainingState, History]:
     checksums = _read_present(checkpoint / _CHECKSUMS_FILE)
-    tensors = (str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*.safetensors"))
-    for name in sorted({*_NEEDED_FILES, *tensors, *checksums}):
+    present = (str(path.relative_to(checkpoint)) for path in _list_files(checkpoint) if path.suffix in _SUFFIXES)
+    for name in sorted({*_NEEDED_FILES, *present, *checksums} - {_CHECKSUMS_FILE}):
         path = checkpoint / name
         if not path.is_file():
             raise InputError(f"{path} is missing")
@@ -283,10 +291,10 @@ def _read_verified_state(checkpoint: Path) -> dict[str, Any]:
     return _read_state(checkpoint / _STATE_FILE)
 
 
-def _read_state(file: Path) -> dict[str, Any]:
+def _read_state(file: Path) -> tuple[TrainingState, History]:
     values = _read_present(file)
     state = values.get("state")
-    if not (isinstance(state, dict) and isinstance(values.get("history"), dict) and isinstance(state.get("step"), int)):
+    if not (isinstance(state, dict) and "step" in state and "history" in values):
         raise InputError(f"{file} does not say where the run stood; it is damaged")
     unknown = sorted(state.keys() - {field.name for field in fields(TrainingState)})
     if unknown:
@@ -294,7 +302,11 @@ def _read_state(file: Path) -> dict[str, Any]:
             f"{file} has the field '{unknown[0]}', which this version does not know; a newer version of maskwright"
             " wrote it, so use that one, or it is damaged"
         )
-    return values
+    stored = read_record(TrainingState, state, file)
+    for name, value in asdict(stored).items():
+        if isinstance(value, int | float) and name != "best_loss" and not 0 <= value < math.inf:
+            raise InputError(f"{file} is damaged: '{name}' is {value}")
+    return stored, History(read_record(dict[str, list[float]], values["history"], file))
 
 
 def _read_present(file: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from maskwright.errors import InputError
 from maskwright.objectives.objective import Objective
 from maskwright.training.evaluate import choose_token_loss
 from maskwright.training.state import TrainingState
@@ -46,6 +47,11 @@ class Meter:
         self._state = state
         nothing = [0.0] * model.num_sums
         sums = [state.log_sums or nothing, state.epoch_sums or nothing]
+        if any(len(one) != model.num_sums for one in sums):
+            raise InputError(
+                f"the checkpoint's state.json has sums of {' and '.join(str(len(one)) for one in sums)} figures, the"
+                f" model computes {model.num_sums}; it is damaged or of another model: go on from another checkpoint"
+            )
         self._sums = torch.tensor(sums, dtype=torch.float64, device=device)
         self._compute_metrics = model.compute_metrics
         self._counts = torch.zeros(3, dtype=torch.float64, device=device)

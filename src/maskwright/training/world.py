@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from maskwright.errors import FollowerError, RunError
+from maskwright.errors import FollowerError, LostProcessError, RunError
 from maskwright.training.liveness import Liveness
 
 Result = TypeVar("Result")
@@ -78,8 +78,25 @@ class World:
         except RuntimeError as error:
             if self.liveness is None or not _is_communication_failure(error):
                 raise
-            departed = self.liveness.find_departed() or "another process left"
-            raise RunError(f"{departed}, so the run ends here; the same command resumes it") from error
+            raise _name_departed(self.liveness) from error
+
+
+def _name_departed(liveness: Liveness) -> RunError:
+    departed, has_died = liveness.find_departed()
+    kind = LostProcessError if has_died else RunError
+    return kind(f"{departed}, so the run ends here; the same command resumes it")
+
+
+def find_dead_process() -> LostProcessError | None:
+    """After a request to end: launchers make it when another process died, and then that is the reason to give."""
+    liveness = _Membership.liveness
+    dead = None if liveness is None else liveness.find_dead()
+    return None if dead is None else LostProcessError(f"{dead}, so the run ends here; the same command resumes it")
+
+
+def describe_missing_process() -> str | None:
+    """Who died or never came, where this process hangs; nothing is waited for."""
+    return None if _Membership.liveness is None else _Membership.liveness.describe_missing()
 
 
 def _is_communication_failure(error: RuntimeError) -> bool:
@@ -101,6 +118,8 @@ class _Membership:
     """The world this process is in."""
 
     world = World()
+    liveness: Liveness | None = None
+    """There before the world is: to meet the others may take for ever."""
 
 
 def join_world(on_gpu: bool, silence_limit_s: float = 60.0) -> World:
@@ -112,7 +131,7 @@ def join_world(on_gpu: bool, silence_limit_s: float = 60.0) -> World:
 
 def leave_world() -> None:
     """Part from the other processes; afterwards this one is alone."""
-    world, _Membership.world = _Membership.world, World()
+    world, _Membership.world, _Membership.liveness = _Membership.world, World(), None
     if world.liveness is not None:
         world.liveness.stop()
     if world.size > 1:
@@ -124,11 +143,13 @@ def _meet(on_gpu: bool, silence_limit_s: float) -> World:
     if on_gpu:
         torch.cuda.set_device(local_rank())
     liveness = Liveness(PrefixStore("liveness", store.clone()), rank, size, silence_limit_s)
+    _Membership.liveness = liveness
     backend = "nccl" if on_gpu else "gloo"
-    dist.init_process_group(
-        backend, store=PrefixStore("group", store), rank=rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT
-    )
-    control = dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT) if on_gpu else None
+    with World(liveness=liveness).naming_the_departed():
+        dist.init_process_group(
+            backend, store=PrefixStore("group", store), rank=rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT
+        )
+        control = dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT) if on_gpu else None
     return World(rank, size, local_rank(), control, liveness)
 
 

@@ -89,7 +89,7 @@ def featurize_words(
 def _tokenize(examples: Sequence[TaggedSentence], tokenizer: Tokenizer) -> Iterator[_Tokens]:
     remaining = iter(examples)
     for texts in group_texts((_BETWEEN_WORDS.join(example.words) for example in examples), CHUNK_CHARS):
-        for text, encoding in zip(texts, tokenizer.backend.encode_batch(texts, add_special_tokens=False), strict=True):
+        for text, encoding in zip(texts, tokenizer.encode_spans(texts), strict=True):
             yield _find_words(next(remaining).words, text, encoding.ids, encoding.offsets)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
+from maskwright.suggestions import name_option
 from maskwright.tasks.ner.conll import RawSentence
 from maskwright.tasks.tables import Record, Table, read_table
 
@@ -27,7 +28,9 @@ def _choose(path: Path, found: Sequence[str], named: str | None, usual: Sequence
     chosen = named if named is not None else next((name for name in usual if name in found), None)
     if chosen is None or chosen not in found:
         wanted = f"no column '{named}'" if named is not None else f"none of the columns {', '.join(usual)}"
-        raise InputError(f"{path} has {wanted}; it has {', '.join(found)}: choose one with --{option}-column")
+        raise InputError(
+            f"{path} has {wanted}; it has {', '.join(found)}: choose one with {name_option(f'{option}_column')}"
+        )
     return chosen
 
 

@@ -45,7 +45,7 @@ def encode_contexts(texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, Enc
     """Each different context once."""
     encoded = {}
     for chunk in group_texts(dict.fromkeys(texts), CHUNK_CHARS):
-        for text, encoding in zip(chunk, tokenizer.backend.encode_batch(chunk, add_special_tokens=False), strict=True):
+        for text, encoding in zip(chunk, tokenizer.encode_spans(chunk), strict=True):
             encoded[text] = _read_encoding(text, encoding)
     return encoded
 

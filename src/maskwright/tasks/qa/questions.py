@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
+from maskwright.suggestions import name_option
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.qa.answer_search import Span, find_answer
 from maskwright.tasks.qa.records import is_squad_file, read_question_records, read_text
@@ -106,7 +107,7 @@ def _read_answers(record: Record, column: str | None) -> list[tuple[str, int | N
         expected = f"'{column}'" if column else " or ".join(f"'{one}'" for one in _ANSWER_COLUMNS)
         raise InputError(
             f"{record.place} has no {expected}; it has {', '.join(record.values)}: name the column of the answers with"
-            " --label-column, and leave it empty where there is none"
+            f" {name_option('label_column')}, and leave it empty where there is none"
         )
     answers = [_read_answer(one, record, name) for one in _list_answers(record, name)]
     return [(text, start) for text, start in answers if text.strip()]

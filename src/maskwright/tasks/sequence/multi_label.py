@@ -12,6 +12,7 @@ from torch import Tensor
 
 from maskwright.errors import InputError
 from maskwright.objectives.loss import LossSums
+from maskwright.suggestions import name_option
 from maskwright.tasks.batch import find_asked
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
@@ -85,7 +86,7 @@ class MultiLabel(Task):
             for name in read_labels(example, self.separator):
                 row[find_class(numbers, name, example.place)] = 1.0
         if not targets.any():
-            raise InputError(f"no example up to {examples[-1].place} has a label; check --label-column")
+            raise InputError(f"no example up to {examples[-1].place} has a label; check {name_option('label_column')}")
         return targets
 
     def loss_sums(self, logits: Tensor, targets: Tensor) -> LossSums:

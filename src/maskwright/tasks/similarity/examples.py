@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
+from maskwright.suggestions import name_option
 from maskwright.tasks.columns import ColumnNames, choose_texts, list_pair_labels
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import NO_CONSENSUS, read_text
@@ -81,8 +82,8 @@ def read_similarity(source: str | Path | Table, config: TaskConfig) -> Similarit
     learns_scores = config.loss == COSINE
     if learns_scores and label_column is None:
         raise InputError(
-            f"{table.path} has no column known to hold labels, which --loss cosine learns; name it with --label-column,"
-            " or use --loss contrastive"
+            f"{table.path} has no column known to hold labels, which --loss cosine learns; name it with"
+            f" {name_option('label_column')}, or use --loss contrastive"
         )
     columns = (first, second, *_choose_negative(table, config, is_trained_on))
     decided = [one for one in table.records if (label_column, one.values.get(label_column or "")) != NO_CONSENSUS]
@@ -121,7 +122,7 @@ def _choose_negative(table: Table, config: TaskConfig, is_trained_on: bool) -> t
     if name is not None and name not in table.columns:
         if not is_trained_on:
             return ()  # held-out pairs are judged without
-        raise InputError(f"{table.path} has no column '{name}'; choose one with --negative-column")
+        raise InputError(f"{table.path} has no column '{name}'; choose one with {name_option('negative_column')}")
     if name is None and config.loss != COSINE:
         spelt = {column.lower(): column for column in table.columns}
         name = next((spelt[known] for known in _NEGATIVES if known in spelt), None)
@@ -141,7 +142,8 @@ def _read_label(record: Record, column: str) -> float:
     if label is None:
         raise InputError(
             f"{record.place} has the label {value!r} in '{column}'; similarity learns from numbers and from entailment,"
-            " duplicate and their opposites: rewrite it, take the column out or name another --label-column"
+            f" duplicate and their opposites: rewrite it, take the column out or name another with"
+            f" {name_option('label_column')}"
         )
     return label
 
