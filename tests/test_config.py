@@ -422,13 +422,17 @@ def test_a_mistake_names_the_file_it_is_in(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["[" * 100_000, "training: {epochs: " + "1" * 5_000 + "}", "run: {seed: 2001-99-99}"])
 def test_yaml_that_python_cannot_read_is_refused_in_a_line(tmp_path: Path, text: str) -> None:
     path = write_yaml(tmp_path, text)
-    with pytest.raises(InputError, match="is not valid YAML: ") as refused:
+    with pytest.raises(InputError, match=r"is not valid YAML: |nested more than|more than 4300 digits") as refused:
         load_config(path)
     assert len(str(refused.value)) < len(str(path)) + 250
 
 
 def test_half_of_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"'data' holds \\ud800, half of a character"):
+    with pytest.raises(
+        InputError, match=r"invalid Unicode character escape|half of a character"
+    ):  # as libyaml is there
         load_config(write_yaml(tmp_path, 'data: {train: ["x\\ud800"]}'))
+    with pytest.raises(InputError, match=r"'data' holds \\ud800, half of a character"):
+        build_config({"data": {"train": ["x\ud800"]}})
     name = os.fsdecode(b"caf\xe9.txt")  # a file name that is no UTF-8
     assert build_config({"data": {"train": name}}).data.train == name

@@ -108,7 +108,7 @@ def predict(
     predictor = pipeline(kind, model, tokenizer, device=device, batch_tokens=batch_tokens, **settings)
     if question is not None and predictor.kind.item_name != QUESTION_ITEM:
         raise InputError(f"--question is for qa, not {kind}; leave it out")
-    report = ReadingReport()
+    report = ReadingReport(keeps_long_texts=True)
     items, source = _find_items(predictor, texts, PredictOptions(column, second_column, question), report)
     answers = predictor.stream(items)
     if source is not None:

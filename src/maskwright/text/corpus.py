@@ -17,6 +17,8 @@ _MAX_EXAMPLES = 3
 class ReadingReport:
     """What was met while reading, for a warning at the end instead of one per line; of examples it keeps the first."""
 
+    keeps_long_texts: bool = False
+    """Each text is one, however long; set where each is answered rather than learned from."""
     num_documents: int = 0
     num_blank: int = 0
     """Lines or records without text; normal, so no warning."""
@@ -100,8 +102,8 @@ def text_lines(stream: ByteStream, report: ReadingReport) -> Iterator[str]:
     """A document per non-blank line, or several for a long one."""
     last = 0
     longest = sentences.MAX_DOCUMENT_CHARS
-    for number, line in decode_lines(stream, report, cut_long_lines=True):
-        is_long = number == last or len(line) > longest
+    for number, line in decode_lines(stream, report, cut_long_lines=not report.keeps_long_texts):
+        is_long = (number == last or len(line) > longest) and not report.keeps_long_texts
         last = number
         if is_long:
             report.note_long(f"{stream.path}:{number}")

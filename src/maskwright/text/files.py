@@ -32,7 +32,7 @@ MAX_LINE_BYTES = 64 << 20
 """Of a record; a longer line of plain text is cut."""
 MAX_EXPANSION = 500
 """Text compresses 3 to 10 times, and logs up to 100 times; what grows more is made to fill memory and disk."""
-FREE_BYTES = 16 << 20
+FREE_BYTES = 64 << 20
 """A compressed file may always grow to so much."""
 _MAX_WINDOW_BYTES = 128 << 20
 """What decompression may look back on: the limit that zstd's library has of its own; xz -9 needs half of it."""

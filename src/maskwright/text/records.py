@@ -217,7 +217,8 @@ def strip_texts(
     stripped = tuple([text.strip() if text else "" for text in texts])
     if "" not in stripped:
         tally.report.num_documents += 1
-        if len(stripped) == 1 and len(stripped[0]) > sentences.MAX_DOCUMENT_CHARS:
+        is_long = len(stripped) == 1 and len(stripped[0]) > sentences.MAX_DOCUMENT_CHARS
+        if is_long and not tally.report.keeps_long_texts:
             tally.report.note_long(f"{path}:{number}")
         return stripped
     if any(stripped):

@@ -86,7 +86,7 @@ def _watch(records: Iterator[Texts], tally: RecordTally) -> Iterator[Texts]:
     longest = sentences.MAX_DOCUMENT_CHARS
     for texts in records:
         is_blank = False
-        if len(texts[0]) <= longest >= len(texts[-1]):
+        if len(texts[0]) <= longest >= len(texts[-1]) or tally.report.keeps_long_texts:
             yield texts
         elif len(texts) > 1:
             yield tuple(next(sentences.cut_long_text(text)) for text in texts)
