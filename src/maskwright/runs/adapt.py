@@ -93,7 +93,8 @@ def _check_trained(finished: Finished) -> None:
 def _read_finished(run: RunFolder, config: Config) -> Finished:
     """A run that was interrupted between its end and its export."""
     check_same_config(run, config)
-    return Finished(run, run.read_final("forgetting", "loss"))
+    needed = ("forgetting", "loss") if config.training.final_evaluation else ()  # the run of a head measures nothing
+    return Finished(run, run.read_final(*needed))
 
 
 def _build_config(model: str, options: AdaptOptions) -> Config:
