@@ -134,6 +134,12 @@ def test_a_state_of_another_version_or_none_is_passed_over(trainer, tmp_path, ch
     assert re.search(rf"step-20 is unusable: .*state\.json {complaint}", problems[0])
 
 
+def test_losses_below_zero_are_no_damage(trainer, tmp_path):
+    trainer.state.best_loss, trainer.state.first_loss = -2.0, -0.5
+    checkpoint = trainer.save_checkpoint(tmp_path)
+    assert find_resumable(tmp_path) == (checkpoint, [])
+
+
 def test_a_damaged_name_of_the_best_is_said(trainer, tmp_path):
     (tmp_path / "best.json").write_text("{}")
     with pytest.raises(InputError, match=r"best\.json names no step; delete it"):

@@ -43,6 +43,8 @@ _CHECKSUMS_FILE = "checksums.json"
 BEST_FILE = "best.json"
 _SUFFIXES = (".json", ".safetensors", ".txt")
 """Of all that is written; what other programs put beside it has no checksum."""
+_LOSSES = ("best_loss", "first_loss")
+"""Of the state; one's own objective may have any."""
 _NEEDED_FILES = (f"{MODEL_FOLDER}/{CONFIG_FILE}", f"{MODEL_FOLDER}/{WEIGHTS_FILE}", _OPTIMIZER_FILE, _STATE_FILE)
 
 
@@ -304,7 +306,7 @@ def _read_state(file: Path) -> tuple[TrainingState, History]:
         )
     stored = read_record(TrainingState, state, file)
     for name, value in asdict(stored).items():
-        if isinstance(value, int | float) and name != "best_loss" and not 0 <= value < math.inf:
+        if isinstance(value, int | float) and name not in _LOSSES and not 0 <= value < math.inf:
             raise InputError(f"{file} is damaged: '{name}' is {value}")
     return stored, History(read_record(dict[str, list[float]], values["history"], file))
 
