@@ -96,7 +96,7 @@ RULES = [
     Rule(r"benchmarks/(processes|step_profile)", add="--steps 2"),
     Rule(r"benchmarks/masking", add="--steps 1 --rows 4"),
     Rule(r"benchmarks/checkpoint_stall", add="--every 10 --saves 2"),  # the first save is not counted
-    Rule(r"benchmarks/faults", add="--trials 1"),
+    Rule(r"benchmarks/faults", add="--trials 1 --only two"),
     Rule(r"benchmarks/chart", add="--out speed.png", packages=("matplotlib",)),
     Rule(r"benchmarks/learn", replace={"20x3 600x3": "{seconds}"}),
     # Packages beyond the core.
