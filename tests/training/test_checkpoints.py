@@ -134,6 +134,16 @@ def test_a_state_of_another_version_or_none_is_passed_over(trainer, tmp_path, ch
     assert re.search(rf"step-20 is unusable: .*state\.json {complaint}", problems[0])
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "../step-10/state.json", "a\0b"])
+def test_a_list_that_names_what_is_no_file_of_the_checkpoint_is_damage(trainer, tmp_path, name):
+    good, bad = save_at(trainer, tmp_path, 10), save_at(trainer, tmp_path, 20)
+    file = bad / "checksums.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: "0" * 64}))
+    found, problems = find_resumable(tmp_path)
+    assert found == good
+    assert "is missing" in problems[0]
+
+
 def test_losses_below_zero_are_no_damage(trainer, tmp_path):
     trainer.state.best_loss, trainer.state.first_loss = -2.0, -0.5
     checkpoint = trainer.save_checkpoint(tmp_path)

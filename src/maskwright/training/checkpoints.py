@@ -281,10 +281,11 @@ def _step_of(checkpoint: Path) -> int:
 
 def _read_verified_state(checkpoint: Path) -> tuple[TrainingState, History]:
     checksums = _read_present(checkpoint / _CHECKSUMS_FILE)
-    present = (str(path.relative_to(checkpoint)) for path in _list_files(checkpoint) if path.suffix in _SUFFIXES)
-    for name in sorted({*_NEEDED_FILES, *present, *checksums} - {_CHECKSUMS_FILE}):
+    files = {str(path.relative_to(checkpoint)) for path in _list_files(checkpoint)}
+    written = {name for name in files if name.endswith(_SUFFIXES)}
+    for name in sorted({*_NEEDED_FILES, *written, *checksums} - {_CHECKSUMS_FILE}):
         path = checkpoint / name
-        if not path.is_file():
+        if name not in files:  # a damaged list may name what no disk can hold, so the disk is not asked
             raise InputError(f"{path} is missing")
         if name not in checksums:
             raise InputError(f"{checkpoint / _CHECKSUMS_FILE} has no checksum of {name}")
