@@ -6,12 +6,14 @@ import ast
 import inspect
 import subprocess
 import sys
+import typing
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import maskwright
+from maskwright.training import trainer
 
 PROGRAM = Path(__file__).parent / "typing" / "program.py"
 ROOT = Path(__file__).parents[1]
@@ -56,6 +58,11 @@ def test_the_classes_that_a_public_function_takes_and_returns_are_public(name: s
     found |= {word: one for word, one in vars(import_module(function.__module__)).items() if word in words}
     classes = {word for word, one in found.items() if isinstance(one, type) and one.__module__.startswith("maskwright")}
     assert classes <= set(maskwright.__all__)
+
+
+def test_the_trainer_of_a_model_is_typed_as_the_trainer_beneath_it() -> None:
+    _, of_a_model = typing.get_overloads(maskwright.Trainer.__init__)
+    assert inspect.signature(of_a_model) == inspect.signature(trainer.Trainer.__init__)
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
