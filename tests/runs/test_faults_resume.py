@@ -446,7 +446,7 @@ def test_a_system_that_starts_no_thread_is_said_with_what_is_kept(settings: dict
         raise RuntimeError("can't start new thread")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("maskwright.training.writer.ThreadPoolExecutor.submit", refuse)
+        patch.setattr("maskwright.training.checkpoint_writer.ThreadPoolExecutor.submit", refuse)
         with pytest.raises(RunError, match=r"no more threads .*ulimit -u.*step-8 is kept, and the same command"):
             run(settings)
 

@@ -8,12 +8,12 @@ import torch
 from maskwright.batch import as_packed
 from maskwright.sections.training import OptimizerConfig
 from maskwright.training.batches import concatenate
+from maskwright.training.compute.precision import Precision
+from maskwright.training.distributed.parallel import Alone
+from maskwright.training.distributed.world import World
 from maskwright.training.micro_batches import MicroBatches
-from maskwright.training.optimizers import OptimizerSet, build_optimizers
-from maskwright.training.parallel import Alone
-from maskwright.training.precision import Precision
+from maskwright.training.optim.optimizers import OptimizerSet, build_optimizers
 from maskwright.training.step import TrainStep
-from maskwright.training.world import World
 from tolerances import assert_rounded, count_terms
 
 NUM_TERMS = count_terms(num_layers=1, width=16, length=16)
