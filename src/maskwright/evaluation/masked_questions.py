@@ -17,7 +17,7 @@ from maskwright.models.encoding import encode
 from maskwright.objectives.loss import gather_labelled
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.training.compute.device import evaluation_mode
-from maskwright.training.evaluate import EVALUATION_RATIO, EVALUATION_SEED
+from maskwright.training.held_out import EVALUATION_RATIO, EVALUATION_SEED
 
 Floats = NDArray[np.float64]
 

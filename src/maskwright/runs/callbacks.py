@@ -26,7 +26,7 @@ from maskwright.training.checkpoints import (
     is_whole,
     name_best,
 )
-from maskwright.training.evaluate import choose_token_loss
+from maskwright.training.held_out import choose_token_loss
 
 _BEST_FILE_BYTES = 100
 

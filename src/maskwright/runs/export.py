@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from maskwright import __version__
 from maskwright.config import Config, load_config
 from maskwright.errors import InputError
 from maskwright.export.card import CARD_FILE, TRAINING_CONFIG_FILE, CardOptions, Origin, build_card
@@ -40,6 +39,7 @@ from maskwright.tasks.similarity.embedding_head import SETTINGS_PART as SIMILARI
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.sources import read_sources
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from maskwright.version import __version__
 
 HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX = "hf", "sentence-transformers", "onnx"
 TARGETS = (HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX)

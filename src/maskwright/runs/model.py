@@ -27,7 +27,7 @@ from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
 from maskwright.objectives.resizing import extend_vocabulary, resize_vocabulary
 from maskwright.objectives.saving import CUSTOM_TYPE, load_masked_lm
 from maskwright.objectives.sentence_pair_saving import continue_with_pairs
-from maskwright.presets import PRESETS
+from maskwright.recipes import read_recipe
 from maskwright.runs.objective import check_objective, choose_kind
 from maskwright.runs.texts import Say
 from maskwright.text.tokenizer.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
@@ -111,7 +111,7 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
     changes = _find_other_shape(config, model.encoder)
     stretch = {name: changes.pop(name) for name in STRETCHING_SETTINGS if name in changes}
     for name in changes:
-        if name in PRESETS.get(config.preset or "", {}).get("model", {}):
+        if config.preset is not None and name in read_recipe(config.preset).get("model", {}):
             raise InputError(
                 f"model.from={source} brings its own shape, and preset {config.preset} sets model.{name}; add"
                 " preset=domain_adaptation, which leaves the shape alone"

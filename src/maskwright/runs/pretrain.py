@@ -40,7 +40,7 @@ from maskwright.training.checkpoints import Retention, clear_leftovers, find_res
 from maskwright.training.compute.device import choose_device
 from maskwright.training.compute.precision import check_precision
 from maskwright.training.distributed.world import World, join_world, leave_world
-from maskwright.training.evaluate import EVALUATION_RATIO, choose_token_loss, evaluate, evaluate_unigram
+from maskwright.training.held_out import EVALUATION_RATIO, choose_token_loss, evaluate, evaluate_unigram
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import build_trackers, check_trackers
 from maskwright.training.trainer import Trainer

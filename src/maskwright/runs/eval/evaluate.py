@@ -28,7 +28,7 @@ from maskwright.runs.texts import Say, read_texts
 from maskwright.sections.data import SourceLike, build_sources
 from maskwright.suggestions import checks_arguments, refuse_below, suggest
 from maskwright.terminal import CleanConsole
-from maskwright.training.evaluate import Evaluation
+from maskwright.training.held_out import Evaluation
 
 _ROW_LENGTH = 512
 _ROWS_PER_BATCH = 16
