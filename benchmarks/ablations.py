@@ -35,14 +35,14 @@ from scipy.stats import ttest_rel
 from train_step import free_memory
 
 import maskwright as mw
-from maskwright.cli.settings import load_settings
+from maskwright.cli.train import load_settings
 from maskwright.evaluation.likelihood import score_texts
 from maskwright.evaluation.minimal_pairs import judge_pairs, read_pairs
 from maskwright.evaluation.statistics import compute_seed_interval
 from maskwright.runs.model import load_model
 from maskwright.sections.data import build_sources
 from maskwright.text.sources import read_source
-from maskwright.training.device import choose_device
+from maskwright.training.compute.device import choose_device
 
 Figures = dict[str, float]
 MOST_CHARACTERS = 60

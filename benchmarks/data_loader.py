@@ -23,8 +23,7 @@ from step_sides import build_peer_tokenizer
 from transformers import DataCollatorForLanguageModeling
 
 from maskwright.data.loader import PackedLoader
-from maskwright.data.shard_writer import ShardWriter
-from maskwright.data.shards import MANIFEST_FILE, PreparedShards
+from maskwright.data.shards import MANIFEST_FILE, PreparedShards, ShardWriter
 
 VOCAB_SIZE, CLS, SEP, PAD, FIRST = 30522, 2, 3, 0, 5
 

@@ -21,8 +21,8 @@ from maskwright.runs.prepare import prepare
 from maskwright.sections.data import build_sources
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.sources import read_sources
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 
 REPEATS = 8
 

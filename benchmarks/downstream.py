@@ -27,7 +27,7 @@ import torch
 
 from maskwright.evaluation.statistics import compute_seed_interval
 from maskwright.models.pretrained import load_encoder
-from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.tokenizer.tokenizer import load_tokenizer
 
 HELD_OUT_SHARE = 0.2
 MUON_MARK = "+"

@@ -29,7 +29,7 @@ from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.layouts import build_sequence_head
 from maskwright.text.builtin import read_python_documentation
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 TOP_K = 5
 NUM_CLASSES = 4

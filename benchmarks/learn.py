@@ -30,16 +30,16 @@ from rich.console import Console
 from train_step import free_memory
 
 import maskwright as mw
-from maskwright.cli.settings import load_settings
+from maskwright.cli.train import load_settings
 from maskwright.evaluation.minimal_pairs import MinimalPair, judge_pairs, read_pairs
 from maskwright.evaluation.statistics import compute_seed_interval
 from maskwright.runs.inputs import load_data, open_tokenizer
 from maskwright.runs.model import load_model
 from maskwright.runs.prepare import PrepareOptions, prepare
 from maskwright.sections.data import build_sources
+from maskwright.training.compute.precision import Precision, choose_precision
+from maskwright.training.distributed.parallel import Alone
 from maskwright.training.evaluate import evaluate
-from maskwright.training.parallel import Alone
-from maskwright.training.precision import Precision, choose_precision
 
 
 @dataclass(frozen=True)

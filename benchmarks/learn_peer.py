@@ -17,7 +17,7 @@ from train_step import synchronize
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling
 
 from maskwright.data.shards import TOKENIZER_FOLDER, PreparedShards
-from maskwright.training.precision import Precision
+from maskwright.training.compute.precision import Precision
 
 NUM_COMPILING = 3
 """Steps before the clock starts: the first ones wait for the compiler."""

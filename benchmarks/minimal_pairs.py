@@ -26,7 +26,7 @@ from transformers import BertForMaskedLM
 from maskwright.evaluation.likelihood import score_texts
 from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PEER_BATCH = 64

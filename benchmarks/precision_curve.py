@@ -20,7 +20,7 @@ from rich.console import Console
 from train_step import free_memory
 
 import maskwright as mw
-from maskwright.cli.settings import load_settings
+from maskwright.cli.train import load_settings
 
 
 @dataclass(frozen=True)

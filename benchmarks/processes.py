@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from step_sides import Ours, make_documents
 
-from maskwright.training.world import leave_world
+from maskwright.training.distributed.world import leave_world
 
 
 def time_runs(act: Callable[[], object], num_runs: int) -> float:

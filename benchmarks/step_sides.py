@@ -24,8 +24,8 @@ from maskwright.batch import to_padded
 from maskwright.data.loader import PackedLoader
 from maskwright.data.store import TokenStore
 from maskwright.masking.tokens import CorruptedBatch
+from maskwright.training.compute.precision import Precision
 from maskwright.training.engine import Engine
-from maskwright.training.precision import Precision
 from maskwright.training.state import TrainingState
 
 CLS, SEP, PAD, MASK, FIRST = 2, 3, 0, 4, 5

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.sentences import split_sentences
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TOKENIZERS = ("bert-base-uncased", "roberta-base")

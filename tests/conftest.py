@@ -16,9 +16,9 @@ import torch
 import typer.main
 import yaml
 
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.text.training import train_tokenizer
-from maskwright.training import precision
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
+from maskwright.training.compute import precision
 
 _SUBJECTS = ["the cat", "a small dog", "my old teacher", "every student", "the quiet river", "one red bird"]
 _VERBS = ["sees", "follows", "remembers", "likes", "carries"]

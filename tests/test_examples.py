@@ -28,7 +28,7 @@ def test_the_minimal_example_learns_its_corpus(capsys):
 def test_the_examples_of_the_python_manual_run(corpus_file, tmp_path, monkeypatch):
     """One after another, as a reader would type them, on small files and with small runs."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("maskwright.runs.checkup.step._MOST_TIMED", 2)
+    monkeypatch.setattr("maskwright.runs.doctor.step._MOST_TIMED", 2)
     for home, name in (("finetune", "write_task_report"), ("pretrain", "write_report")):  # pictures take seconds
         monkeypatch.setattr(f"maskwright.runs.{home}.{name}", lambda *given, **named: [])
     corpus = corpus_file.read_text(encoding="utf-8")

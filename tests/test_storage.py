@@ -20,7 +20,7 @@ from maskwright.models.pretrained import resolve_folder
 from maskwright.runs.prepare import prepare
 from maskwright.sections.data import build_sources
 from maskwright.storage import read_json, restore_folder, whole_folder, write_text
-from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.tokenizer.tokenizer import load_tokenizer
 from maskwright.text.wiki.preprocess import _whole_file
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from maskwright.models.bert import BERT
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
 def build_tiny_bert(tokenizer: Tokenizer, **shape: Any) -> BERT:

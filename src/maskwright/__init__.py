@@ -61,7 +61,6 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.objectives.sentence_pairs import SentencePairModel as SentencePairModel
     from maskwright.objectives.token_detector import TokenDetector as TokenDetector
     from maskwright.runs.adapt import Adapted as Adapted
-    from maskwright.runs.checkup.findings import CheckUp as CheckUp
     from maskwright.runs.commands import adapt as adapt
     from maskwright.runs.commands import advise_tokenizer as advise_tokenizer
     from maskwright.runs.commands import doctor as doctor
@@ -71,10 +70,11 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.commands import generate as generate
     from maskwright.runs.commands import prepare as prepare
     from maskwright.runs.commands import train as train
-    from maskwright.runs.evaluate import evaluate as evaluate
-    from maskwright.runs.evaluation.glue_report import GlueReport as GlueReport
-    from maskwright.runs.evaluation.report import Report as Report
-    from maskwright.runs.finetune import FinishedTask as FinishedTask
+    from maskwright.runs.doctor.findings import CheckUp as CheckUp
+    from maskwright.runs.eval.evaluate import evaluate as evaluate
+    from maskwright.runs.eval.glue_report import GlueReport as GlueReport
+    from maskwright.runs.eval.report import Report as Report
+    from maskwright.runs.finetune.finetune import FinishedTask as FinishedTask
     from maskwright.runs.memory import measure_memory as measure_memory
     from maskwright.runs.predict import predict as predict
     from maskwright.runs.pretrain import FinishedRun as FinishedRun
@@ -93,21 +93,21 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.tasks.nlp_heads import NLPTaskConfig as NLPTaskConfig
     from maskwright.tasks.nlp_heads import NLPTaskType as NLPTaskType
     from maskwright.tasks.nlp_heads import create_nlp_head as create_nlp_head
-    from maskwright.text.tokenizer import Tokenizer as Tokenizer
-    from maskwright.text.tokenizer import load_tokenizer as load_tokenizer
-    from maskwright.text.training import train_tokenizer as train_tokenizer
-    from maskwright.text.vocabulary_advice import VocabularyAdvice as VocabularyAdvice
+    from maskwright.text.tokenizer.advise import VocabularyAdvice as VocabularyAdvice
+    from maskwright.text.tokenizer.tokenizer import Tokenizer as Tokenizer
+    from maskwright.text.tokenizer.tokenizer import load_tokenizer as load_tokenizer
+    from maskwright.text.tokenizer.train import train_tokenizer as train_tokenizer
     from maskwright.text.wiki.preprocess import preprocess_wiki_dump as preprocess_wiki_dump
     from maskwright.text.wiki.report import WikiReport as WikiReport
-    from maskwright.training.builders import BuiltOptimizer as BuiltOptimizer
-    from maskwright.training.builders import LearningRateSchedule as LearningRateSchedule
-    from maskwright.training.builders import learning_rate_schedule_builder as learning_rate_schedule_builder
-    from maskwright.training.builders import optimizer_builder as optimizer_builder
     from maskwright.training.callbacks import Callback as Callback
     from maskwright.training.callbacks import EarlyStopping as EarlyStopping
     from maskwright.training.callbacks import ModelCheckpoint as ModelCheckpoint
     from maskwright.training.callbacks import TensorBoard as TensorBoard
-    from maskwright.training.history import History as History
+    from maskwright.training.optim.builders import BuiltOptimizer as BuiltOptimizer
+    from maskwright.training.optim.builders import LearningRateSchedule as LearningRateSchedule
+    from maskwright.training.optim.builders import learning_rate_schedule_builder as learning_rate_schedule_builder
+    from maskwright.training.optim.builders import optimizer_builder as optimizer_builder
+    from maskwright.training.state import History as History
     from maskwright.training.trackers import MLflow as MLflow
     from maskwright.training.trackers import Trackio as Trackio
     from maskwright.training.trackers import WandB as WandB
@@ -119,11 +119,11 @@ _HOMES = {
     "AugmentationConfig": "maskwright.sections.data",
     "BERT": "maskwright.models.bert",
     "BertConfig": "maskwright.models.bert",
-    "BuiltOptimizer": "maskwright.training.builders",
+    "BuiltOptimizer": "maskwright.training.optim.builders",
     "Callback": "maskwright.training.callbacks",
     "Candidate": "maskwright.inference.fill_mask",
     "CausalLanguageModel": "maskwright.objectives.causal_lm",
-    "CheckUp": "maskwright.runs.checkup.findings",
+    "CheckUp": "maskwright.runs.doctor.findings",
     "Choice": "maskwright.catalogue.choose",
     "ClozeItem": "maskwright.evaluation.cloze",
     "Config": "maskwright.config",
@@ -132,14 +132,14 @@ _HOMES = {
     "EarlyStopping": "maskwright.training.callbacks",
     "EncoderOutput": "maskwright.models.output",
     "FinishedRun": "maskwright.runs.pretrain",
-    "FinishedTask": "maskwright.runs.finetune",
-    "GlueReport": "maskwright.runs.evaluation.glue_report",
-    "History": "maskwright.training.history",
+    "FinishedTask": "maskwright.runs.finetune.finetune",
+    "GlueReport": "maskwright.runs.eval.glue_report",
+    "History": "maskwright.training.state",
     "HybridLanguageModel": "maskwright.objectives.hybrid_lm",
     "InputError": "maskwright.errors",
     "InputWarning": "maskwright.errors",
     "KnownModel": "maskwright.catalogue.table",
-    "LearningRateSchedule": "maskwright.training.builders",
+    "LearningRateSchedule": "maskwright.training.optim.builders",
     "MLflow": "maskwright.training.trackers",
     "MPNet": "maskwright.models.mpnet",
     "MPNetConfig": "maskwright.models.mpnet",
@@ -161,7 +161,7 @@ _HOMES = {
     "Pipeline": "maskwright.inference.pipeline",
     "PredictionView": "maskwright.inference.visualize",
     "ReplacedTokenDetection": "maskwright.objectives.replaced_tokens",
-    "Report": "maskwright.runs.evaluation.report",
+    "Report": "maskwright.runs.eval.report",
     "RoBERTa": "maskwright.models.roberta",
     "RunError": "maskwright.errors",
     "ScheduleConfig": "maskwright.sections.training",
@@ -172,11 +172,11 @@ _HOMES = {
     "TensorBoard": "maskwright.training.callbacks",
     "TextScores": "maskwright.evaluation.likelihood",
     "TokenDetector": "maskwright.objectives.token_detector",
-    "Tokenizer": "maskwright.text.tokenizer",
+    "Tokenizer": "maskwright.text.tokenizer.tokenizer",
     "Trackio": "maskwright.training.trackers",
     "Trainer": "maskwright.runs.trainer",
     "TrainingConfig": "maskwright.sections.training",
-    "VocabularyAdvice": "maskwright.text.vocabulary_advice",
+    "VocabularyAdvice": "maskwright.text.tokenizer.advise",
     "WandB": "maskwright.training.trackers",
     "WikiReport": "maskwright.text.wiki.report",
     "XLMRoBERTa": "maskwright.models.roberta",
@@ -188,20 +188,20 @@ _HOMES = {
     "create_mlm_training_model": "maskwright.runs.quick",
     "create_nlp_head": "maskwright.tasks.nlp_heads",
     "doctor": "maskwright.runs.commands",
-    "evaluate": "maskwright.runs.evaluate",
+    "evaluate": "maskwright.runs.eval.evaluate",
     "export": "maskwright.runs.commands",
     "fill": "maskwright.runs.commands",
     "fill_mask": "maskwright.inference.fill_mask",
     "finetune": "maskwright.runs.commands",
     "generate": "maskwright.runs.commands",
     "judge_pairs": "maskwright.evaluation.minimal_pairs",
-    "learning_rate_schedule_builder": "maskwright.training.builders",
+    "learning_rate_schedule_builder": "maskwright.training.optim.builders",
     "list_models": "maskwright.catalogue.choose",
     "load_config": "maskwright.config",
-    "load_tokenizer": "maskwright.text.tokenizer",
+    "load_tokenizer": "maskwright.text.tokenizer.tokenizer",
     "mask_text": "maskwright.inference.fill_mask",
     "measure_memory": "maskwright.runs.memory",
-    "optimizer_builder": "maskwright.training.builders",
+    "optimizer_builder": "maskwright.training.optim.builders",
     "pipeline": "maskwright.inference.pipeline",
     "predict": "maskwright.runs.predict",
     "predict_masked": "maskwright.inference.fill_mask",
@@ -211,7 +211,7 @@ _HOMES = {
     "rank_answers": "maskwright.evaluation.cloze",
     "score_texts": "maskwright.evaluation.likelihood",
     "train": "maskwright.runs.commands",
-    "train_tokenizer": "maskwright.text.training",
+    "train_tokenizer": "maskwright.text.tokenizer.train",
     "visualize_mlm_predictions": "maskwright.inference.visualize",
 }
 

@@ -7,8 +7,7 @@ import itertools
 import pytest
 
 from maskwright.catalogue.choose import Choice, Wishes, choose, parse_parameters
-from maskwright.catalogue.loading import describe_finetuning, describe_loading
-from maskwright.catalogue.table import read_table
+from maskwright.catalogue.table import describe_finetuning, describe_loading, read_table
 from maskwright.errors import InputError
 
 

@@ -15,7 +15,7 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.layouts import build_sequence_head
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import rounding
 
 Command = Callable[..., Any]

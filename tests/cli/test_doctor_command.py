@@ -12,7 +12,7 @@ Command = Callable[..., Any]
 
 @pytest.fixture
 def words(tiny_command: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr("maskwright.runs.checkup.step._MOST_TIMED", 2)
+    monkeypatch.setattr("maskwright.runs.doctor.step._MOST_TIMED", 2)
     return ["doctor", *tiny_command[1:], "training.precision=fp32"]
 
 

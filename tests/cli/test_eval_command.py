@@ -12,7 +12,7 @@ from rich.console import Console
 from maskwright.config import build_config
 from maskwright.evaluation.likelihood import score_texts
 from maskwright.evaluation.perplexity import calculate_perplexity
-from maskwright.runs.evaluate import evaluate_texts
+from maskwright.runs.eval.evaluate import evaluate_texts
 from maskwright.runs.inputs import load_data
 from maskwright.runs.model import load_model
 from maskwright.runs.pretrain import pretrain

@@ -139,7 +139,7 @@ def test_a_configuration_that_does_not_fit_the_weights_is_refused(
 
 
 def test_the_tokenizer_of_another_model_is_refused(command: Command, model_folder: Path, tmp_path: Path) -> None:
-    from maskwright.text.training import train_tokenizer
+    from maskwright.text.tokenizer.train import train_tokenizer
 
     words = " ".join(f"word{number}" for number in range(400))
     train_tokenizer([words], "word_level", min_frequency=1).save(model_folder)

@@ -13,7 +13,7 @@ import typer
 
 from maskwright.cli.app import app
 from maskwright.tasks.config import TaskConfig
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tiny_bert import build_tiny_bert
 
 Command = Callable[..., Any]

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from maskwright.cli.prepare_wiki import prepare_wiki
+from maskwright.cli.prepare import prepare_wiki
 from maskwright.errors import InputError
 
 pytest.importorskip("mwparserfromhell", reason="the `wiki` extra is not installed")

@@ -13,13 +13,13 @@ import yaml
 from rich.console import Console
 
 import maskwright.recipes
-from maskwright.cli.settings import load_settings
+from maskwright.cli.train import load_settings
 from maskwright.config import Config
 from maskwright.presets import PRESETS
 from maskwright.recipes import HEADER_FIELDS, PACKAGED_FOLDER, Recipe, list_recipes
 from maskwright.runs.model import _build_encoder
 from maskwright.runs.pretrain import pretrain
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Command = Callable[..., Any]
 PROJECT = Path(__file__).parents[2]

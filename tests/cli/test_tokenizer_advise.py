@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from maskwright.cli.tokenizer_advise import advise
+from maskwright.cli.tokenizer import advise
 from maskwright.runs.texts import is_held_out
-from maskwright.text.domain_tokens import DEFAULT_MAX_TOKENS, DEFAULT_MIN_COUNT
-from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.tokenizer.domain_tokens import DEFAULT_MAX_TOKENS, DEFAULT_MIN_COUNT
+from maskwright.text.tokenizer.tokenizer import load_tokenizer
 
 Command = Callable[..., Any]
 WORDS = ["--min-count", 5]

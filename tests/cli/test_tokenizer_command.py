@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.tokenizer.tokenizer import load_tokenizer
 
 Command = Callable[..., Any]
 

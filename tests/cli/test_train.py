@@ -339,7 +339,7 @@ def test_the_configuration_may_be_named_by_an_option(
         raise Enough
 
     monkeypatch.setattr("maskwright.runs.pretrain.pretrain", stop)
-    monkeypatch.setattr("maskwright.runs.checkup.examine.examine", stop)
+    monkeypatch.setattr("maskwright.runs.doctor.examine.examine", stop)
     with pytest.raises(Enough):
         command(verb, *[word.replace("FILE", tiny_command[1]) for word in words])
     assert asked == [load_config(tiny_command[1], ["training.epochs=2"])]

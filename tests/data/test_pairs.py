@@ -17,7 +17,7 @@ from maskwright.data.shards import StoresInMemory
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.training.batches import concatenate, take_share
-from maskwright.training.world import World
+from maskwright.training.distributed.world import World
 
 CLS, SEP, PAD, FIRST_ID = 1, 2, 0, 5
 SPECIAL_IDS = {"cls_token_id": CLS, "sep_token_id": SEP, "pad_token_id": PAD}

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maskwright.data.loader import PackedLoader
-from maskwright.data.shard_writer import ShardWriter, choose_ids_dtype
-from maskwright.data.shards import MANIFEST_FILE, PreparedShards
+from maskwright.data.shards import MANIFEST_FILE, PreparedShards, ShardWriter, choose_ids_dtype
 from maskwright.errors import InputError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tiny_bert import build_tiny_bert
 
 PUBLISHED = Path(__file__).parents[2].parent / "shared" / "data" / "mlm_eval.tar.xz"

@@ -12,8 +12,8 @@ from maskwright.evaluation.cloze import ClozeItem, Unasked, rank_answers, read_c
 from maskwright.inference.fill_mask import fill_mask
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 
 Write = Callable[..., str]
 SQUAD = {"masked_sentences": ["the [MASK] sees."], "obj_label": "cat", "id": "1", "sub_label": "Squad"}

@@ -16,11 +16,11 @@ from sklearn.metrics import matthews_corrcoef
 
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
-from maskwright.runs.evaluation.glue import GlueOptions, evaluate_glue
-from maskwright.runs.evaluation.glue_files import find_tasks, write_files
-from maskwright.runs.evaluation.glue_report import GlueReport, format_glue
+from maskwright.runs.eval.glue import GlueOptions, evaluate_glue
+from maskwright.runs.eval.glue_files import find_tasks, write_files
+from maskwright.runs.eval.glue_report import GlueReport, format_glue
 from maskwright.tasks.model import TaskModel
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.trainer import Trainer
 
 Command = Callable[..., Any]
@@ -30,7 +30,7 @@ SETTINGS = ("training.device=cpu", "training.precision=fp32")
 @pytest.fixture(autouse=True)
 def _quick_runs(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Pictures, which other tests look at, would take most of the time; tiny tensors are slower on several threads."""
-    monkeypatch.setattr("maskwright.runs.finetune.write_task_report", lambda *given, **named: [])
+    monkeypatch.setattr("maskwright.runs.finetune.finetune.write_task_report", lambda *given, **named: [])
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -11,7 +11,7 @@ from maskwright.errors import InputError
 from maskwright.evaluation.masked_questions import score_samples
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.evaluate import evaluate
 from tolerances import count_terms, rounding
 

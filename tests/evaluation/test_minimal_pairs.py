@@ -11,7 +11,7 @@ from maskwright.errors import InputError
 from maskwright.evaluation.likelihood import score_texts
 from maskwright.evaluation.minimal_pairs import MinimalPair, judge_pairs, read_pairs
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Write = Callable[..., str]
 RECORD = {

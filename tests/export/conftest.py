@@ -11,7 +11,7 @@ import torch
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Build = Callable[..., MaskedLanguageModel]
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 48}

@@ -13,13 +13,12 @@ import yaml
 
 from maskwright.config import build_config
 from maskwright.errors import InputError
-from maskwright.export.card import CardOptions, Origin, build_card
+from maskwright.export.card import CardOptions, Origin, build_card, build_table, escape
 from maskwright.export.comparison import Comparison
 from maskwright.export.huggingface import export_huggingface
-from maskwright.export.markdown import build_table, escape
 from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 COMPARISON = Comparison("transformers 5.0", 2.5e-6, 8, 1234)
 FIGURES = {

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from maskwright.errors import InputError
 from maskwright.export.onnx import export_onnx
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import count_terms, rounding
 
 pytest.importorskip("onnxruntime")

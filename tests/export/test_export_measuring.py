@@ -10,13 +10,13 @@ import torch
 
 from maskwright.batch import from_padded
 from maskwright.errors import InputError
-from maskwright.export.answers import answer_with_torch
+from maskwright.export.checking import answer_with_torch
 from maskwright.export.measuring import LATENCY_BATCHES, build_exam
 from maskwright.models.bert import BERT
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.hybrid_lm import HybridLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.evaluate import evaluate
 from tolerances import count_terms, rounding
 

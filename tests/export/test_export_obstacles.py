@@ -16,7 +16,7 @@ from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.hybrid_lm import HybridLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import count_terms, rounding
 
 Build = Callable[..., MaskedLanguageModel]

@@ -19,8 +19,7 @@ from maskwright.errors import InputError, RunError
 from maskwright.export import int8 as int8_module
 from maskwright.export import onnx as export_module
 from maskwright.export import onnx_graph
-from maskwright.export.answers import answer_with_onnx, answer_with_torch
-from maskwright.export.checking import build_inputs, check_graph
+from maskwright.export.checking import answer_with_onnx, answer_with_torch, build_inputs, check_graph
 from maskwright.export.int8 import quantize_graph, quantize_rows
 from maskwright.export.onnx import export_onnx
 from maskwright.export.onnx_graph import save_graph
@@ -28,7 +27,7 @@ from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tolerances import assert_rounded, count_terms, rounding
 
 pytest.importorskip("onnxruntime")

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from maskwright.errors import InputError, RunError
-from maskwright.export.answers import answer_with_onnx, answer_with_torch
+from maskwright.export.checking import answer_with_onnx, answer_with_torch
 from maskwright.export.task_onnx import export_task_onnx, find_same
 from maskwright.models.bert import BERT
 from maskwright.tasks.model import TaskModel
@@ -25,7 +25,7 @@ from maskwright.tasks.sequence.layouts import build_sequence_head
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
 from maskwright.tasks.task import Task
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import assert_rounded, count_terms, rounding
 
 NUM_TERMS = count_terms(num_layers=2, width=32, length=40)

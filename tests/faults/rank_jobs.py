@@ -20,9 +20,9 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.batches import iterate_batches
 from maskwright.training.callbacks import Callback, EarlyStopping
+from maskwright.training.distributed.world import leave_world
 from maskwright.training.evaluate import evaluate
 from maskwright.training.trainer import Trainer
-from maskwright.training.world import leave_world
 
 VOCAB_SIZE = 60
 SEED = 5

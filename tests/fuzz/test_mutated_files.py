@@ -23,7 +23,7 @@ from pyarrow import parquet
 from maskwright.config import load_config
 from maskwright.errors import InputError, InputWarning
 from maskwright.runs.folder import RunFolder
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 _NUM_MUTATIONS, _NUM_SLOW_MUTATIONS = 30, 10_000
 _LONGEST_MESSAGE = 2_000
@@ -240,7 +240,7 @@ def _read_prepared(path: Path) -> None:
 
 def _word_files(name: str) -> Callable[[Samples, Path], Path]:
     def build(samples: Samples, folder: Path) -> Path:
-        from maskwright.text.training import train_tokenizer
+        from maskwright.text.tokenizer.train import train_tokenizer
 
         if name == "vocab.txt":
             ids = samples.tokenizer.backend.get_vocab()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from tiny_models import MAX_LENGTH, SHAPE, save
 
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 MAX_LENGTH = 24
 _SHAPE = {

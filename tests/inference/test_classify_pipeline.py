@@ -17,8 +17,8 @@ from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
 from maskwright.inference.windows import find_windows
 from maskwright.tasks.model import TaskModel
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 
 TEXTS = ["the cat sees the green house.", "a road", "my old teacher likes a long road before it rains.", "dog"]
 PAIRS = [("the cat", "a small dog"), ("every student sees", "a long road in the morning."), ("one", "one")]

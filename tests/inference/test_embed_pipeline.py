@@ -19,7 +19,7 @@ from maskwright.inference.pipeline import pipeline
 from maskwright.models.bert import BERT
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tolerances import assert_rounded
 
 TEXTS = ["the cat sees", "my old teacher remembers the green house", "a", "one red bird likes a long"]

@@ -10,7 +10,7 @@ from maskwright.errors import InputError
 from maskwright.inference.fill_mask import fill_mask, mask_text, predict_masked
 from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tolerances import rounding
 
 WORDS = ["the", "cat", "dog", "sat", "on", "mat", "ran", "##s", "##ning", "run", ".", ",", "a", "is", "good"]

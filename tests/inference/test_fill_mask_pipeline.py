@@ -14,7 +14,7 @@ from maskwright.inference.pipeline import pipeline
 from maskwright.models.bert import BERT
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 TEXTS = [
     "the cat {} the green house.",

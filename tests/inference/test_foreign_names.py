@@ -15,7 +15,7 @@ from maskwright.errors import InputError
 from maskwright.inference.fill_mask import fill_mask, predict_masked
 from maskwright.inference.pipeline import pipeline
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 transformers = pytest.importorskip("transformers")
 TEXTS = ["the cat sees the green house.", "a road", "my old teacher likes a long road."]

@@ -17,8 +17,8 @@ from maskwright.inference.pipeline import pipeline
 from maskwright.inference.token_pieces import encode_pieces, find_word_windows
 from maskwright.runs.predict import predict
 from maskwright.tasks.model import TaskModel
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 
 CLASSES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 AGGREGATIONS = ["none", "simple", "first", "average", "max"]

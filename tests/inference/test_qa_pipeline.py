@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from maskwright.cli.app import app
 from maskwright.errors import InputError, InputWarning
 from maskwright.inference.pipeline import pipeline
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 from tolerances import rounding
 
 transformers = pytest.importorskip("transformers")

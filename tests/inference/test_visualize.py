@@ -13,7 +13,7 @@ from maskwright.errors import InputError
 from maskwright.inference.visualize import build_prediction_view, split_text, visualize_mlm_predictions
 from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCABULARY = [*SPECIALS, "the", "cat", "run", "##ning", "<b>", ".", "[red]", "sat", "mat", "dog"]

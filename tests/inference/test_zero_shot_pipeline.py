@@ -12,7 +12,7 @@ from tiny_models import SCORE_ERROR
 
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import rounding
 
 LABELS = ["the cat", "a house", "rain"]

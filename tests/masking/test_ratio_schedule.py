@@ -1,6 +1,6 @@
 import pytest
 
-from maskwright.masking.schedule import compute_mask_ratio
+from maskwright.masking.strategies import compute_mask_ratio
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import maskwright as mw
 from maskwright.errors import InputError
 from maskwright.models import fp8
 from maskwright.models.layers import Linear, LinearAfterGate, multiply_in_fp8
-from maskwright.training.compiling import use_fp8_products
+from maskwright.training.compute.compiling import use_fp8_products
 from maskwright.training.engine import Engine
 
 CPU = torch.device("cpu")

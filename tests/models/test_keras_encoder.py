@@ -13,7 +13,7 @@ from maskwright.batch import PackedBatch, from_padded
 from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig
-from maskwright.training.optimizers import build_optimizers
+from maskwright.training.optim.optimizers import build_optimizers
 from tolerances import assert_rounded, count_terms
 
 if os.environ.get("KERAS_BACKEND") != "torch":

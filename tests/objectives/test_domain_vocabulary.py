@@ -18,10 +18,10 @@ from maskwright.models.modernbert import ModernBERT
 from maskwright.models.resizing import count_added_parameters, set_rows_to_means
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.resizing import extend_vocabulary
-from maskwright.text.domain_tokens import choose_domain_tokens
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.text.training import TokenizerType, train_tokenizer
-from maskwright.text.vocabulary_extension import add_domain_tokens
+from maskwright.text.tokenizer.domain_tokens import choose_domain_tokens
+from maskwright.text.tokenizer.extend import add_domain_tokens
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.train import TokenizerType, train_tokenizer
 from tolerances import assert_rounded, count_terms
 
 GENERAL = ["the cat sees a genesis of an angel before it rains, and zebras quote the geyser"] * 10

@@ -19,7 +19,7 @@ from maskwright.masking.tokens import CorruptedBatch
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.resizing import extend_vocabulary, resize_vocabulary
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tolerances import assert_rounded, count_terms
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no tokenizer.json")

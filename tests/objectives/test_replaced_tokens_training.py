@@ -18,14 +18,14 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.callbacks import Callback
+from maskwright.training.compute.precision import Precision
+from maskwright.training.distributed.parallel import Alone
+from maskwright.training.distributed.world import World
 from maskwright.training.evaluate import evaluate
 from maskwright.training.micro_batches import MicroBatches
-from maskwright.training.optimizers import OptimizerSet, build_optimizers
-from maskwright.training.parallel import Alone
-from maskwright.training.precision import Precision
+from maskwright.training.optim.optimizers import OptimizerSet, build_optimizers
 from maskwright.training.step import TrainStep
 from maskwright.training.trainer import Trainer
-from maskwright.training.world import World
 from tolerances import assert_rounded, count_terms
 
 V = 60

@@ -24,14 +24,14 @@ from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.sentence_pairs import CorruptedPairs, SentencePairModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.callbacks import Callback
+from maskwright.training.compute.precision import Precision
+from maskwright.training.distributed.parallel import Alone
+from maskwright.training.distributed.world import World
 from maskwright.training.evaluate import evaluate
 from maskwright.training.micro_batches import MicroBatches
-from maskwright.training.optimizers import OptimizerSet
-from maskwright.training.parallel import Alone
-from maskwright.training.precision import Precision
+from maskwright.training.optim.optimizers import OptimizerSet
 from maskwright.training.step import TrainStep
 from maskwright.training.trainer import Trainer
-from maskwright.training.world import World
 from tolerances import assert_rounded, count_terms
 
 V, ROW = 60, 32

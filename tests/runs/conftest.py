@@ -25,7 +25,7 @@ def build_run(
     tiny_values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Config, TrainingData, Trainer]]:
     """Sections of settings on top of the tiny ones to their configuration, data and trainer; steps are timed twice."""
-    monkeypatch.setattr("maskwright.runs.checkup.step._MOST_TIMED", 2)
+    monkeypatch.setattr("maskwright.runs.doctor.step._MOST_TIMED", 2)
 
     def build(**sections: dict[str, Any]) -> tuple[Config, TrainingData, Trainer]:
         for section, values in sections.items():

@@ -9,16 +9,15 @@ import pytest
 import torch
 
 from maskwright.config import build_config
-from maskwright.runs.checkup.allocation import measure_peak
-from maskwright.runs.checkup.disk import check_disk, count_checkpoints, estimate_checkpoint_bytes
-from maskwright.runs.checkup.memory import (
+from maskwright.runs.doctor.memory import (
     MemoryNeed,
     add_working_memory,
     check_need,
     count_state_bytes,
     estimate_fixed_need,
 )
-from maskwright.runs.checkup.step import measure_steps
+from maskwright.runs.doctor.settings import check_disk, count_checkpoints, estimate_checkpoint_bytes
+from maskwright.runs.doctor.step import measure_peak, measure_steps
 
 CPU = torch.device("cpu")
 

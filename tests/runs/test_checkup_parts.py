@@ -14,16 +14,12 @@ from torch.nn.attention.flex_attention import flex_attention
 from maskwright.batch import PackedBatch
 from maskwright.config import Config, build_config
 from maskwright.models.compilation import LayerCompiler
-from maskwright.runs.checkup import step as checkup_step
-from maskwright.runs.checkup.attention import watch_attention
-from maskwright.runs.checkup.findings import Finding
-from maskwright.runs.checkup.model import check_precision
-from maskwright.runs.checkup.plan import Plan, check_plan, plan_run
-from maskwright.runs.checkup.settings import check_settings
-from maskwright.runs.checkup.speed import check_loader, check_step, measure_loader
-from maskwright.runs.checkup.step import StepFigures, measure_steps
-from maskwright.runs.checkup.units import format_bytes, format_seconds
-from maskwright.training.precision import Precision
+from maskwright.runs.doctor import step as checkup_step
+from maskwright.runs.doctor.findings import Finding, format_bytes, format_seconds
+from maskwright.runs.doctor.plan import Plan, check_loader, check_plan, check_step, measure_loader, plan_run
+from maskwright.runs.doctor.settings import check_precision, check_settings
+from maskwright.runs.doctor.step import StepFigures, measure_steps, watch_attention
+from maskwright.training.compute.precision import Precision
 from maskwright.training.step import TrainStep
 
 CPU = torch.device("cpu")
@@ -293,7 +289,7 @@ class TestSettings:
 def test_few_bits_that_are_slow_on_this_cpu_are_a_warning(
     monkeypatch: pytest.MonkeyPatch, fastest: Any, verdict: str
 ) -> None:
-    monkeypatch.setattr("maskwright.runs.checkup.model.choose_precision", lambda *_: Precision(fastest, "measured"))
+    monkeypatch.setattr("maskwright.runs.doctor.settings.choose_precision", lambda *_: Precision(fastest, "measured"))
     engine: Any = SimpleNamespace(precision=Precision("bf16"), device=CPU)
     assert check_precision(engine).verdict == verdict
 

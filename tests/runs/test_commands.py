@@ -21,7 +21,7 @@ from maskwright.cli.app import app
 from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.config import build_task_config
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tiny_bert import build_tiny_bert
 
 datasets = pytest.importorskip("datasets")
@@ -64,7 +64,7 @@ def save_dataset(folder: Path, records: list[dict[str, str]]) -> str:
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take longer than the runs."""
-    monkeypatch.setattr("maskwright.runs.finetune.write_task_report", lambda *given, **named: [])
+    monkeypatch.setattr("maskwright.runs.finetune.finetune.write_task_report", lambda *given, **named: [])
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_a_run_is_not_resumed_with_another_model_in_memory(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr("maskwright.runs.finetune.answer_examples", die)
+        patch.setattr("maskwright.runs.finetune.finetune.answer_examples", die)
         with pytest.raises(KilledError):
             mw.finetune("classification", tmp_path / "run", model=encoder, **examples, **SHORT)
     other = build_tiny_bert(tokenizer, max_position_embeddings=32, initializer_range=0.2)
@@ -301,7 +301,8 @@ def test_a_function_has_the_options_of_its_command(command: str) -> None:
     name, renamed = NAMES[command]
     group: Any = typer.main.get_command(app)
     options = {renamed.get(one.name, one.name) for one in group.commands[command].params} - ONLY_PRINTED - {"help"}
-    from maskwright.runs import commands, evaluate, predict
+    from maskwright.runs import commands, predict
+    from maskwright.runs.eval import evaluate
 
     homes = {"evaluate": evaluate.evaluate, "predict": predict.predict}
     function = homes.get(name) or getattr(commands, name)
@@ -405,7 +406,7 @@ class TestLanguageModel:
             mw.pretrain(str(run.folder.config_file), console=QUIET)
 
     def test_doctor_returns_its_findings(self, tiny_values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("maskwright.runs.checkup.step._MOST_TIMED", 2)
+        monkeypatch.setattr("maskwright.runs.doctor.step._MOST_TIMED", 2)
         checkup = mw.doctor(tiny_values, ["training.precision=fp32"])
         assert checkup.verdict in ("OK", "warning")
         with pytest.raises(InputError, match=r"unknown configuration key 'training\.epoch'"):

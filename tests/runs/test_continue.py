@@ -14,7 +14,7 @@ import maskwright as mw
 from maskwright.config import build_config
 from maskwright.errors import InputError
 from maskwright.runs.model import build_model, check_vocabulary
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tolerances import assert_rounded, count_terms
 
 

@@ -11,10 +11,9 @@ from rich.console import Console
 
 from maskwright.config import build_config
 from maskwright.errors import InputError, RunError
-from maskwright.runs.checkup.examine import examine
-from maskwright.runs.checkup.findings import CheckUp, Finding, Verdict
-from maskwright.runs.checkup.view import print_checkup
-from maskwright.text.training import train_tokenizer
+from maskwright.runs.doctor.examine import examine
+from maskwright.runs.doctor.findings import CheckUp, Finding, Verdict, print_checkup
+from maskwright.text.tokenizer.train import train_tokenizer
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def values(tiny_values: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def brief_timing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("maskwright.runs.checkup.step._MOST_TIMED", 2)
+    monkeypatch.setattr("maskwright.runs.doctor.step._MOST_TIMED", 2)
 
 
 def find(checkup: CheckUp, area: str, verdict: Verdict) -> list[Finding]:
@@ -163,7 +162,7 @@ class TestModelAndTokenizer:
         def fail(*_: Any) -> None:
             raise error
 
-        monkeypatch.setattr("maskwright.runs.checkup.examine.measure_steps", fail)
+        monkeypatch.setattr("maskwright.runs.doctor.examine.measure_steps", fail)
         (finding,) = find(examine_values(values), "memory", "problem")
         assert "out of memory" in finding.text
         assert finding.advice.startswith(advice)
@@ -171,8 +170,8 @@ class TestModelAndTokenizer:
     def test_a_model_that_cannot_fit_takes_no_step(
         self, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("maskwright.runs.checkup.examine.measure_capacity", lambda device: 1000)
-        monkeypatch.setattr("maskwright.runs.checkup.examine.measure_steps", lambda *_: pytest.fail("a step was taken"))
+        monkeypatch.setattr("maskwright.runs.doctor.examine.measure_capacity", lambda device: 1000)
+        monkeypatch.setattr("maskwright.runs.doctor.examine.measure_steps", lambda *_: pytest.fail("a step was taken"))
         (finding,) = find(examine_values(values), "memory", "problem")
         assert "are more than the 1 kB there are" in finding.text
 

@@ -16,8 +16,7 @@ from maskwright.runs import duration
 from maskwright.runs.duration import DurationNotice, suggest_shorter_run
 from maskwright.runs.pretrain import pretrain
 from maskwright.sections.training import TrainingConfig
-from maskwright.training.budget import Budget
-from maskwright.training.state import TrainingState
+from maskwright.training.state import Budget, TrainingState
 
 
 def run(values: dict[str, Any], name: str, **training: Any) -> tuple[list[str], bytes]:

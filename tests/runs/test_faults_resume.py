@@ -294,8 +294,12 @@ def fail_on_full_disk(path: Path, *_: Any, **__: Any) -> None:
 def fill_disk_between(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> list[str]:
     """While the run is at these steps nothing can be written; what it warns of."""
     warnings: list[str] = []
-    begin = MetricsLog.on_train_begin
+    begin, save = MetricsLog.on_train_begin, PeriodicCheckpoints._save
     monkeypatch.setattr(Trainer, "warn", lambda self, message: warnings.append(message))
+
+    def saving_before_the_next_step(self: PeriodicCheckpoints) -> None:
+        save(self)
+        self.trainer.finish_writing()
 
     def watching(self: MetricsLog) -> None:
         begin(self)
@@ -313,6 +317,7 @@ def fill_disk_between(monkeypatch: pytest.MonkeyPatch, first: int, last: int) ->
         monkeypatch.setattr(name, write)
 
     monkeypatch.setattr(MetricsLog, "on_train_begin", watching)
+    monkeypatch.setattr(PeriodicCheckpoints, "_save", saving_before_the_next_step)
     return warnings
 
 
@@ -454,7 +459,7 @@ def test_a_system_that_starts_no_thread_is_said_with_what_is_kept(settings: dict
         raise RuntimeError("can't start new thread")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("maskwright.training.writer.ThreadPoolExecutor.submit", refuse)
+        patch.setattr("maskwright.training.checkpoint_writer.ThreadPoolExecutor.submit", refuse)
         with pytest.raises(RunError, match=r"no more threads .*ulimit -u.*step-8 is kept, and the same command"):
             run(settings)
 

@@ -8,7 +8,7 @@ import pytest
 from maskwright.config import Config, build_config
 from maskwright.errors import InputError
 from maskwright.runs.folder import RunFolder, find_run
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def test_a_begun_run_is_a_run_and_can_be_found_again(config: Config, tokenizer: 
 def test_beginning_again_keeps_the_tokenizer_of_the_run(
     config: Config, tokenizer: Tokenizer, sentences: list[str]
 ) -> None:
-    from maskwright.text.tokenizer import load_tokenizer
-    from maskwright.text.training import train_tokenizer
+    from maskwright.text.tokenizer.tokenizer import load_tokenizer
+    from maskwright.text.tokenizer.train import train_tokenizer
 
     run = find_run(config)
     run.begin(config, tokenizer, "data", overwrite=False)

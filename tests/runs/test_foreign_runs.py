@@ -18,7 +18,7 @@ from maskwright.runs.export import ExportOptions, export_model
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import fit_row_length, load_model
 from maskwright.runs.pretrain import pretrain
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _SMALL = {
     "hidden_size": 16,

@@ -15,7 +15,7 @@ from maskwright.errors import InputError
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import load_model
 from maskwright.runs.pretrain import pretrain
-from maskwright.training.writer import CheckpointWriter
+from maskwright.training.checkpoint_writer import CheckpointWriter
 
 
 def run(values: dict[str, Any], **sections: Any) -> Any:
@@ -86,7 +86,7 @@ def test_old_checkpoints_that_cannot_be_removed_are_a_warning(monkeypatch: pytes
     def fail(*arguments: Any) -> None:
         raise PermissionError(13, "nope")
 
-    monkeypatch.setattr("maskwright.training.writer.write_snapshot", fail)
+    monkeypatch.setattr("maskwright.training.checkpoint_writer.write_snapshot", fail)
     warnings: list[str] = []
     writer = CheckpointWriter(warnings.append)
     writer.write(Path("x"), None, background=True)  # type: ignore[arg-type]

@@ -17,8 +17,8 @@ from maskwright.runs import texts as texts_module
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.prepare import PrepareOptions, prepare
 from maskwright.sections.data import build_sources
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 from maskwright.training.batches import advise_faster
 
 

@@ -11,7 +11,7 @@ from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
 from maskwright.runs.model import build_model, check_vocabulary, fit_row_length
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
 
 SMALL = {"variant": "tiny", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 

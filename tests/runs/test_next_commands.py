@@ -14,7 +14,7 @@ from rich.console import Console
 from maskwright.config import build_config
 from maskwright.runs.next_commands import quote
 from maskwright.runs.pretrain import pretrain
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Command = Callable[..., Any]
 

@@ -16,15 +16,16 @@ from rich.console import Console
 from maskwright.config import build_config
 from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
-from maskwright.runs import pair_texts, texts
+from maskwright.runs import inputs as pair_texts
+from maskwright.runs import texts
 from maskwright.runs.callbacks import PeriodicCheckpoints
-from maskwright.runs.checkup.text import check_documents
+from maskwright.runs.doctor.text import check_documents
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.prepare import prepare
 from maskwright.runs.pretrain import pretrain
 from maskwright.sections.data import build_sources
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Pair = tuple[str, str]
 

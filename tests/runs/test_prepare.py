@@ -17,8 +17,8 @@ from maskwright.runs import prepare as module
 from maskwright.runs.prepare import PrepareOptions, describe_prepared, prepare
 from maskwright.sections.data import QualityConfig, build_sources
 from maskwright.text.encoding import TextEncoder
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 
 OPTIONS = PrepareOptions(validation_share=0.2, part_chars=400)
 

@@ -23,8 +23,8 @@ from maskwright.runs.prepare import PrepareOptions, prepare
 from maskwright.runs.quick import create_mlm_dataset, create_mlm_training_model
 from maskwright.runs.trainer import Trainer
 from maskwright.sections.data import build_sources
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 from tiny_bert import build_tiny_bert
 
 

@@ -13,7 +13,7 @@ from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.model import build_model
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.engine import Engine
 from maskwright.training.state import TrainingState
 from tolerances import assert_rounded, count_terms, rounding

@@ -12,16 +12,23 @@ import pytest
 import torch
 
 from maskwright.models.bert import BERT
-from maskwright.runs.pictures.class_bars import choose_worst, draw_class_bars
-from maskwright.runs.pictures.confusion import choose_confused, count_confusions, draw_confusion
-from maskwright.runs.pictures.style import Picture, shorten
-from maskwright.runs.task_pictures import build_pictures_html, draw_task_pictures
+from maskwright.runs.finetune.pictures import (
+    Picture,
+    build_pictures_html,
+    choose_confused,
+    choose_worst,
+    count_confusions,
+    draw_class_bars,
+    draw_confusion,
+    draw_task_pictures,
+    shorten,
+)
 from maskwright.tasks.sequence.calibration import NUM_BINS, calibrate
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
 from maskwright.tasks.similarity.contrastive import ContrastiveSimilarity
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.draws
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from task_lab import Lab, build_records, write_lines
 
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tiny_bert import build_tiny_bert
 
 

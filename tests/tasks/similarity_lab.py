@@ -10,8 +10,8 @@ import torch
 from rich.console import Console
 from task_lab import WORDS, Lab, write_lines
 
-from maskwright.runs.finetune import FinishedTask, finetune
-from maskwright.runs.finetune_inputs import TaskInputs, load_task_inputs
+from maskwright.runs.finetune.finetune import FinishedTask, finetune
+from maskwright.runs.finetune.inputs import TaskInputs, load_task_inputs
 from maskwright.tasks.config import TaskConfig
 
 SETTINGS = ("training.device=cpu", "training.precision=fp32", "training.log_every_steps=4")

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from maskwright.runs.finetune import FinishedTask, finetune
+from maskwright.runs.finetune.finetune import FinishedTask, finetune
 from maskwright.tasks.config import TaskConfig, build_task_config
 
 SETTINGS = ("training.device=cpu", "training.precision=fp32", "training.log_every_steps=4")

@@ -19,8 +19,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from maskwright.errors import InputError, RunError, RunInterruptedError
 from maskwright.runs.duration import DurationNotice
-from maskwright.runs.finetune import finetune
-from maskwright.runs.finetune_inputs import load_task_inputs
+from maskwright.runs.finetune.finetune import finetune
+from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.runs.folder import RunFolder
 from maskwright.tasks.config import load_task_config
 from maskwright.tasks.model import TaskModel
@@ -118,7 +118,7 @@ def test_a_run_whose_checkpoints_could_not_be_written_finishes(
     def fill_the_disk(folder: Path, *others: Any) -> Path:
         raise RunError(f"cannot write {folder}: no space left")
 
-    monkeypatch.setattr("maskwright.training.writer.write_snapshot", fill_the_disk)
+    monkeypatch.setattr("maskwright.training.checkpoint_writer.write_snapshot", fill_the_disk)
     run(lab.config(epochs=1), tmp_path / "run")
     assert read_final(tmp_path / "run")["epochs"] == 1
 
@@ -142,7 +142,7 @@ def test_a_signal_after_training_is_answered_and_the_same_command_finishes_the_s
         os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"maskwright.runs.finetune.{place}", interrupt)
+        patch.setattr(f"maskwright.runs.finetune.finetune.{place}", interrupt)
         with pytest.raises(RunInterruptedError, match=r"seed-0.* is kept, and the same command goes on") as ending:
             run(lab.config(epochs=1), tmp_path / "seeds", num_seeds=2)
     assert ending.value.exit_code == 143

@@ -24,13 +24,13 @@ from maskwright.batch import to_padded
 from maskwright.errors import InputError, InputWarning
 from maskwright.inference.pipeline import pipeline
 from maskwright.runs.export import ExportOptions, export_model
-from maskwright.runs.finetune_inputs import load_task_inputs
+from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.sections.training import OptimizerConfig
 from maskwright.tasks.batch import TaskBatch
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.model import TaskModel
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.training.optimizers import build_optimizers
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.training.optim.optimizers import build_optimizers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 

@@ -15,7 +15,7 @@ from maskwright.tasks.examples import Example, ExampleFile, read_examples
 from maskwright.tasks.features import featurize
 from maskwright.tasks.labels import collect_classes, read_label
 from maskwright.tasks.tables import read_table
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 PUBLISHED = Path(__file__).parents[2].parent / "shared" / "data" / "tasks.tar.xz"
 GUESSED = ColumnNames()

@@ -11,8 +11,8 @@ from task_lab import Lab
 
 from maskwright.config import load_config
 from maskwright.models.bert import BERT
-from maskwright.runs.finetune import finetune
-from maskwright.runs.finetune_inputs import load_task_inputs
+from maskwright.runs.finetune.finetune import finetune
+from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.tasks.learning_rate import choose_learning_rate, measure_weights
 
 

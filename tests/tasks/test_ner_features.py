@@ -17,8 +17,8 @@ from maskwright.tasks.ner.features import featurize_words
 from maskwright.tasks.ner.tagged_sentences import TaggedSentence
 from maskwright.tasks.ner.tagging import read_classes_as_tags
 from maskwright.tasks.ner.token_classification import TokenClassification
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 
 CONFIG = build_task_config({"task": "ner", "model": "m", "train": "t", "validation": "v"})
 

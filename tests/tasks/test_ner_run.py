@@ -17,8 +17,8 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from maskwright.errors import InputError, InputWarning
 from maskwright.inference.pipeline import pipeline
-from maskwright.runs.finetune import finetune
-from maskwright.runs.finetune_inputs import load_task_inputs
+from maskwright.runs.finetune.finetune import finetune
+from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.runs.folder import RunFolder
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.model import TaskModel

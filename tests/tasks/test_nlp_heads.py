@@ -17,7 +17,7 @@ import maskwright as mw
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.tasks.nlp_heads import NLPTaskConfig, NLPTaskType, create_nlp_head
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tiny_bert import build_tiny_bert
 
 WIDTH = 32
@@ -33,7 +33,7 @@ SHORT: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take longer than the runs."""
-    monkeypatch.setattr("maskwright.runs.finetune.write_task_report", lambda *given, **named: [])
+    monkeypatch.setattr("maskwright.runs.finetune.finetune.write_task_report", lambda *given, **named: [])
 
 
 class BagOfWords(nn.Module):

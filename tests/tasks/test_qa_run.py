@@ -17,8 +17,8 @@ from transformers import AutoModelForQuestionAnswering
 
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
-from maskwright.runs.finetune import FinishedTask, finetune
-from maskwright.runs.finetune_inputs import load_task_inputs
+from maskwright.runs.finetune.finetune import FinishedTask, finetune
+from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.qa.squad_scores import score_text

@@ -20,8 +20,8 @@ from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.qa.questions import Question
 from maskwright.tasks.qa.spans import find_context_tokens
 from maskwright.tasks.qa.windows import WindowRule
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 
 LONG = "the small dog sees a long road and  the Cat likes every  green house in the morning before it rains ."
 

@@ -16,7 +16,7 @@ from task_lab import Lab
 from torch import Tensor
 
 from maskwright.errors import RunError
-from maskwright.runs.finetune_inputs import TaskInputs
+from maskwright.runs.finetune.inputs import TaskInputs
 from maskwright.tasks.batch import AskedBatch, TaskBatch
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.similarity.losses import Groups, compute_contrastive_losses

@@ -18,7 +18,7 @@ from task_lab import Lab, write_lines
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
 from maskwright.runs.export import ExportOptions, export_model
-from maskwright.runs.finetune_inputs import load_task_inputs
+from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.similarity.contrastive import ContrastiveSimilarity
 from tolerances import assert_rounded, count_terms, rounding
@@ -30,7 +30,7 @@ TEXTS = ["the cat sees a long road", "one red bird", "my old teacher follows the
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests look at them, and they would take most of the time."""
-    monkeypatch.setattr("maskwright.runs.finetune.write_task_report", lambda *given, **named: [])
+    monkeypatch.setattr("maskwright.runs.finetune.finetune.write_task_report", lambda *given, **named: [])
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import torch
 from task_lab import Lab
 
-from maskwright.runs.finetune_inputs import TaskInputs, load_task_inputs
+from maskwright.runs.finetune.inputs import TaskInputs, load_task_inputs
 from maskwright.tasks.batch import AskedBatch, TaskBatch
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.predictions import answer_examples

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from maskwright.text.domain_tokens import DomainToken, choose_domain_tokens
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.text.training import TokenizerType, train_tokenizer
-from maskwright.text.vocabulary_extension import add_domain_tokens
+from maskwright.text.tokenizer.domain_tokens import DomainToken, choose_domain_tokens
+from maskwright.text.tokenizer.extend import add_domain_tokens
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.train import TokenizerType, train_tokenizer
 
 GENERAL = [
     "the small cat follows a bird before it rains, and the old teacher remembers every student.",

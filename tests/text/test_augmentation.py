@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maskwright.runs.augmentation import SampleKey, augment, augment_text
 from maskwright.sections.data import AugmentationConfig
-from maskwright.text.augmentation import SampleKey, augment, augment_text
 
 TEXT = " ".join(f"w{number}" for number in range(200))
 

@@ -17,7 +17,7 @@ from maskwright.runs.texts import read_documents
 from maskwright.sections.data import build_sources
 from maskwright.text.sentences import split_sentences
 from maskwright.text.sources import read_source
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from maskwright.errors import InputError
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
-from maskwright.text.training import TokenizerType, train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
+from maskwright.text.tokenizer.train import TokenizerType, train_tokenizer
 
 _SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _TYPES: list[TokenizerType] = ["wordpiece", "byte_level_bpe", "unigram", "word_level"]

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
 from maskwright.errors import InputError
-from maskwright.text import tokenizer_files
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer import files as tokenizer_files
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 
 _ARCHIVE = Path(__file__).parents[2].parent / "shared" / "data" / "tokenizers.tar.xz"
 _NAMES = ["bert-base-uncased", "bert-base-cased", "bert-base-multilingual-cased", "gpt2", "roberta-base"]

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskwright.errors import InputError
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.text.training import TokenizerType, train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.train import TokenizerType, train_tokenizer
 
 _TYPES: list[TokenizerType] = ["wordpiece", "byte_level_bpe", "unigram", "word_level"]
 _VOCAB_SIZE = 290
 _TRAIN_AND_PRINT = f"""
 import sys
-from maskwright.text.training import train_tokenizer
+from maskwright.text.tokenizer.train import train_tokenizer
 texts = sys.stdin.read().splitlines()
 for kind in sys.argv[1:]:
     print(train_tokenizer(texts, kind, vocab_size={_VOCAB_SIZE}).backend.to_str())

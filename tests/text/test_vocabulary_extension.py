@@ -13,10 +13,10 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from maskwright.errors import InputError
-from maskwright.text.domain_tokens import DomainToken
 from maskwright.text.encoding import encode_texts
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
-from maskwright.text.vocabulary_extension import add_domain_tokens
+from maskwright.text.tokenizer.domain_tokens import DomainToken
+from maskwright.text.tokenizer.extend import add_domain_tokens
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.words import build_boundaries
 
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("mwparserfromhell", reason="the `wiki` extra is not installed")
 
 from maskwright.text.wiki.markup import page_paragraphs
-from maskwright.text.wiki.names import hidden_prefixes
+from maskwright.text.wiki.paragraphs import hidden_prefixes
 
 GERMAN = {"6": "Datei", "14": "Kategorie"}
 INLINE = {

@@ -10,8 +10,8 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from maskwright.text.encoding import encode_corpus, encode_texts
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.text.training import TokenizerType, train_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.train import TokenizerType, train_tokenizer
 from maskwright.text.words import build_boundaries
 
 TEXTS = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from maskwright.training.compute.precision import Precision
+from maskwright.training.distributed.parallel import Alone
+from maskwright.training.distributed.world import World
 from maskwright.training.micro_batches import MicroBatches
-from maskwright.training.optimizers import OptimizerSet
-from maskwright.training.parallel import Alone
-from maskwright.training.precision import Precision
+from maskwright.training.optim.optimizers import OptimizerSet
 from maskwright.training.step import TrainStep
-from maskwright.training.world import World
 
 
 class KeepGradients(OptimizerSet):

@@ -7,7 +7,7 @@ import torch
 
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
 from maskwright.training.callbacks import Callback
-from maskwright.training.ramp import count_batches_per_step
+from maskwright.training.state import count_batches_per_step
 from maskwright.training.trainer import Trainer
 
 _RAMP = {"batch_tokens_start": 32, "batch_tokens": 128, "batch_ramp_share": 0.5}

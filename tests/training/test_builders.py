@@ -9,7 +9,7 @@ from torch import nn
 import maskwright
 from maskwright.errors import InputError
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig
-from maskwright.training.builders import learning_rate_schedule_builder, optimizer_builder
+from maskwright.training.optim.builders import learning_rate_schedule_builder, optimizer_builder
 
 COSINE = {
     "type": "cosine_decay",

@@ -14,10 +14,10 @@ from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.callbacks import Callback, EarlyStopping, ModelCheckpoint, TensorBoard
+from maskwright.training.checkpoint_writer import LateWrites
+from maskwright.training.distributed.world import World
 from maskwright.training.progress import ProgressDisplay, format_duration
 from maskwright.training.trainer import Trainer
-from maskwright.training.world import World
-from maskwright.training.writer import LateWrites
 
 
 @pytest.fixture

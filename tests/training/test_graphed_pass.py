@@ -13,11 +13,17 @@ from torch import Tensor, nn
 import maskwright as mw
 from maskwright.batch import from_padded
 from maskwright.masking.tokens import CorruptedBatch
-from maskwright.training.compiling import should_compile, should_record
+from maskwright.training.compute.compiling import (
+    GraphedPass,
+    _copy,
+    _describe,
+    _list_tensors,
+    should_compile,
+    should_record,
+)
+from maskwright.training.distributed.world import World
 from maskwright.training.engine import Engine
-from maskwright.training.graphs import GraphedPass, _copy, _describe, _list_tensors
 from maskwright.training.state import TrainingState
-from maskwright.training.world import World
 from tolerances import count_terms, rounding
 
 VOCAB_SIZE = 200

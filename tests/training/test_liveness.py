@@ -14,9 +14,9 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from maskwright.errors import LostProcessError, RunInterruptedError
 from maskwright.runs import interruption
-from maskwright.training import liveness as module
-from maskwright.training import world as world_module
-from maskwright.training.liveness import Liveness
+from maskwright.training.distributed import liveness as module
+from maskwright.training.distributed import world as world_module
+from maskwright.training.distributed.liveness import Liveness
 
 _LIMIT_S = 60.0
 """As by default: no test here waits for it."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from maskwright.training.muon import Muon, orthogonalize
+from maskwright.training.optim.muon import Muon, orthogonalize
 from tolerances import rounding
 
 # Five rounds of the quintic with Jordan's coefficients take singular values of a well-conditioned matrix into about

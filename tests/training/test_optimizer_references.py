@@ -7,12 +7,8 @@ import math
 import pytest
 import torch
 
-from maskwright.training import functional
-from maskwright.training.lamb import Lamb
-from maskwright.training.lion import Lion
-from maskwright.training.novograd import NovoGrad
-from maskwright.training.sgd import Sgd
-from maskwright.training.stable_adamw import StableAdamW
+from maskwright.training.optim import algorithms
+from maskwright.training.optim.algorithms import Lamb, Lion, NovoGrad, Sgd, StableAdamW
 from tolerances import assert_rounded
 
 NUM_STEPS = 5
@@ -180,7 +176,7 @@ def test_parameters_without_gradient_stay_and_get_no_state(optimizer_class):
 @pytest.mark.parametrize("optimizer_class", [StableAdamW, Lamb, NovoGrad, Lion, Sgd])
 def test_parameters_of_one_shape_are_stepped_each_for_itself(monkeypatch, optimizer_class, max_elements):
     """However many are stacked to be stepped at once."""
-    monkeypatch.setattr(functional, "_MAX_STACK_ELEMENTS", max_elements)
+    monkeypatch.setattr(algorithms, "_MAX_STACK_ELEMENTS", max_elements)
     starts = [random_values(seed) for seed in range(3)]
     weights = [torch.nn.Parameter(torch.tensor(start, dtype=torch.float64).reshape(3, 4)) for start in starts]
     optimizer = optimizer_class(weights, lr=RATE, weight_decay=DECAY)

@@ -14,9 +14,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from maskwright.sections.training import OptimizerConfig
-from maskwright.training import skipping
-from maskwright.training.optimizers import OptimizerSet, build_optimizers
-from maskwright.training.sharding import distribute_like, gather_whole
+from maskwright.training.distributed.world import distribute_like, gather_whole
+from maskwright.training.optim import algorithms
+from maskwright.training.optim.optimizers import OptimizerSet, build_optimizers
 from tolerances import assert_rounded
 
 _MOST_ELEMENTS = 3 * 6 * 6  # of the largest matrix
@@ -84,10 +84,10 @@ def _skip(parts: nn.Module, of_parts: OptimizerSet) -> None:
     """A step as on devices, where the flag is not read, with broken gradients."""
     for param in parts.parameters():
         param.grad = torch.full_like(param, float("nan"))
-    is_on_host = skipping.is_on_host
-    skipping.is_on_host = lambda tensor: False
+    is_on_host = algorithms.is_on_host
+    algorithms.is_on_host = lambda tensor: False
     of_parts.step(torch.ones(()))
-    skipping.is_on_host = is_on_host
+    algorithms.is_on_host = is_on_host
 
 
 def _assert_same(

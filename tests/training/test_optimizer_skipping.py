@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from maskwright.sections.training import OptimizerConfig
-from maskwright.training import skipping
-from maskwright.training.optimizers import OptimizerSet, build_optimizers
+from maskwright.training.optim import algorithms
+from maskwright.training.optim.optimizers import OptimizerSet, build_optimizers
 
 TYPES = get_args(OptimizerConfig.model_fields["type"].annotation)
 
@@ -19,7 +19,7 @@ TYPES = get_args(OptimizerConfig.model_fields["type"].annotation)
 def device(request, monkeypatch) -> torch.device:
     """`as_on_device` walks the path of devices, with tensors on the CPU."""
     if request.param == "as_on_device":
-        monkeypatch.setattr(skipping, "is_on_host", lambda tensor: False)
+        monkeypatch.setattr(algorithms, "is_on_host", lambda tensor: False)
     return torch.device("cuda" if request.param == "cuda" else "cpu")
 
 

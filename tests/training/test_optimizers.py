@@ -10,8 +10,8 @@ from torch import nn
 from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig
-from maskwright.training.muon import Muon
-from maskwright.training.optimizers import build_optimizers
+from maskwright.training.optim.muon import Muon
+from maskwright.training.optim.optimizers import build_optimizers
 from tolerances import assert_rounded
 
 TYPES = get_args(OptimizerConfig.model_fields["type"].annotation)

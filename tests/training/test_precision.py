@@ -7,11 +7,10 @@ import json
 import pytest
 import torch
 
-import maskwright.training.precision as precision_module
+import maskwright.training.compute.precision as precision_module
 from maskwright.errors import InputError
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
-from maskwright.training.loss_scale import LossScale
-from maskwright.training.precision import agree_on_precision, choose_precision
+from maskwright.training.compute.precision import LossScale, agree_on_precision, choose_precision
 from maskwright.training.trainer import Trainer
 from tolerances import rounding
 

@@ -8,7 +8,7 @@ import torch
 import maskwright.training.trainer as trainer_module
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.callbacks import Callback, EarlyStopping
-from maskwright.training.consensus import agree
+from maskwright.training.distributed.world import agree
 from maskwright.training.trainer import Trainer
 
 

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskwright.sections.training import ScheduleConfig
-from maskwright.training.budget import Budget
-from maskwright.training.schedules import compute_learning_rate, scale_learning_rate
-from maskwright.training.state import TrainingState
+from maskwright.training.optim.schedules import compute_learning_rate, scale_learning_rate
+from maskwright.training.state import Budget, TrainingState
 
 PEAK = 2e-3
 

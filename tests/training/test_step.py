@@ -9,7 +9,7 @@ from kept_gradients import build_step, compute_gradients
 from maskwright.batch import as_packed
 from maskwright.sections.training import OptimizerConfig
 from maskwright.training.batches import concatenate
-from maskwright.training.optimizers import build_optimizers
+from maskwright.training.optim.optimizers import build_optimizers
 from tolerances import assert_rounded, count_terms
 
 NUM_TERMS = count_terms(num_layers=1, width=16, length=16)

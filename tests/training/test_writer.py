@@ -17,9 +17,9 @@ import maskwright.training.checkpoints as checkpoints_module
 from maskwright.errors import RunError
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
 from maskwright.training.callbacks import Callback
+from maskwright.training.checkpoint_writer import LateWrites
 from maskwright.training.checkpoints import Retention, clear_leftovers, find_best, find_resumable
 from maskwright.training.trainer import Trainer
-from maskwright.training.writer import LateWrites
 
 
 class SaveEvery(Callback):
@@ -192,7 +192,7 @@ def test_files_that_a_full_disk_refuses_are_written_when_there_is_room(tmp_path,
     warnings, written = [], []
     late = LateWrites(warnings.append)
     room = {"bytes": 0}
-    monkeypatch.setattr("maskwright.training.writer.count_free_bytes", lambda path: room["bytes"])
+    monkeypatch.setattr("maskwright.training.checkpoint_writer.count_free_bytes", lambda path: room["bytes"])
 
     def write():
         if room["bytes"] < 10:

@@ -18,11 +18,9 @@ from maskwright.cli.adapt import adapt
 from maskwright.cli.doctor import doctor
 from maskwright.cli.evaluate import evaluate
 from maskwright.cli.export import export
-from maskwright.cli.fill import fill
 from maskwright.cli.finetune import finetune
-from maskwright.cli.generate import generate
 from maskwright.cli.models import models_app
-from maskwright.cli.predict import predict
+from maskwright.cli.predict import fill, generate, predict
 from maskwright.cli.prepare import prepare_app
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train

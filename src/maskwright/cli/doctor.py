@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from maskwright.cli.settings import ConfigFile, Settings, load_settings
+from maskwright.cli.train import ConfigFile, Settings, load_settings
 from maskwright.terminal import echo
 
 
@@ -30,8 +30,8 @@ def doctor(
     config = load_settings(settings, config_file)
 
     # Only now, so that a mistake in the settings is answered without waiting for torch.
-    from maskwright.runs.checkup.view import print_checkup
     from maskwright.runs.commands import doctor as run
+    from maskwright.runs.doctor.findings import print_checkup
     from maskwright.terminal import CleanConsole
 
     checkup = run(config)

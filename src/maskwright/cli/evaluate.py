@@ -69,9 +69,9 @@ def evaluate(
 
         maskwright eval runs/mine glue glue_data/ --tasks CoLA,RTE --seeds 5
     """
-    from maskwright.runs.evaluate import evaluate as run
-    from maskwright.runs.evaluation.glue_report import GlueReport, format_glue
-    from maskwright.runs.evaluation.view import format_report
+    from maskwright.runs.eval.evaluate import evaluate as run
+    from maskwright.runs.eval.glue_report import GlueReport, format_glue
+    from maskwright.runs.eval.report import format_report
 
     is_glue = suite == "glue"
     named = {

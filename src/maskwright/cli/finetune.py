@@ -12,7 +12,7 @@ from maskwright.errors import RunError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from maskwright.runs.finetune import FinishedTask
+    from maskwright.runs.finetune.finetune import FinishedTask
 
 _MOST_COLUMNS = 6
 """Scores side by side in a terminal of 80 columns; more stand below each other."""
@@ -88,8 +88,8 @@ def finetune(
 def _print_scores(finished: FinishedTask, console: Console) -> None:
     from rich.table import Table
 
-    from maskwright.runs.finetune_report import format_score, list_scores
-    from maskwright.runs.finetune_seeds import summarise
+    from maskwright.runs.finetune.report import format_score, list_scores
+    from maskwright.runs.finetune.settings import summarise
 
     names = list(list_scores(finished.figures[0]))
     rows = [["held-out examples", *names]]

@@ -166,8 +166,8 @@ def _ask_wishes() -> Wishes:
 def _describe(model: KnownModel, task: str | None = None) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from maskwright.catalogue.loading import describe_finetuning, describe_loading
     from maskwright.catalogue.memory import compute_memory
+    from maskwright.catalogue.table import describe_finetuning, describe_loading
 
     return asdict(model) | {
         "memory": compute_memory(model).bytes_by_precision,
@@ -187,9 +187,8 @@ def _describe_choice(choice: Choice) -> dict[str, Any]:
 
 
 def _print_choice(choice: Choice) -> None:
-    from maskwright.catalogue.loading import describe_finetuning, describe_loading
     from maskwright.catalogue.memory import compute_memory, format_bytes, format_parameters
-    from maskwright.catalogue.table import ACCURACY
+    from maskwright.catalogue.table import ACCURACY, describe_finetuning, describe_loading
 
     model = choice.model
     sizes = compute_memory(model).bytes_by_precision

@@ -1,7 +1,8 @@
-"""`maskwright predict`"""
+"""`maskwright predict`, `fill` and `generate`"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -114,3 +115,49 @@ def predict(
         write=None if out is not None else lambda record: echo(format_json(record)),
         **named,
     )
+
+
+def fill(
+    model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
+    text: Annotated[str, typer.Argument(help="Text with [MASK] or <mask> where a word is missing.")],
+    top_k: Annotated[int, typer.Option(help="Candidates for each masked place.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Fill the masked words of a text, with probabilities.
+
+    Example:
+
+        maskwright fill runs/quickstart "The for [MASK] is used to iterate over a sequence."
+    """
+    from dataclasses import asdict
+
+    from maskwright.runs.commands import fill as run
+
+    answers = run(model, text, top_k)
+    if as_json:
+        echo(json.dumps([[asdict(candidate) for candidate in candidates] for candidates in answers]))
+        return
+    for candidates in answers:
+        for candidate in candidates:
+            echo(f"{candidate.score:7.2%}  {candidate.token_str:<16}  {candidate.sequence}")
+        if candidates is not answers[-1]:
+            echo()
+
+
+def generate(
+    model: Annotated[str, typer.Argument(help="A run, a checkpoint or a model folder trained with training.mode=clm.")],
+    text: Annotated[str, typer.Argument(help="The text to continue.")],
+    max_new_tokens: Annotated[int, typer.Option(help="The most tokens to add.")] = 30,
+    temperature: Annotated[float, typer.Option(help="0 takes the most probable token, 1 draws by probability.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw from this many best tokens only.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+) -> None:
+    """Continue a text with a causal model: a look at what it has learnt, not a product.
+
+    Example:
+
+        maskwright generate runs/mine "The for statement is" --temperature 0.8 --top-k 20
+    """
+    from maskwright.runs.commands import generate as run
+
+    echo(run(model, None, text, max_new_tokens, temperature=temperature, top_k=top_k, seed=seed))

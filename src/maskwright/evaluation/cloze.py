@@ -17,8 +17,8 @@ from maskwright.evaluation.records import Record, check_text, read_records
 from maskwright.evaluation.rows import Ids, group_by_length, split_batches
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer
-from maskwright.training.modes import evaluation_mode
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
+from maskwright.training.compute.device import evaluation_mode
 
 MASK_SPELLINGS = ("[MASK]", "<mask>")
 

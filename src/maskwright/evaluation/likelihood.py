@@ -22,8 +22,8 @@ from maskwright.evaluation.rows import Ids, group_by_length, split_batches
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.encoding import encode_corpus
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer
-from maskwright.training.modes import evaluation_mode
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
+from maskwright.training.compute.device import evaluation_mode
 from maskwright.untrusted import shorten
 
 

@@ -16,8 +16,8 @@ from maskwright.evaluation.answers import check_finite
 from maskwright.models.encoding import encode
 from maskwright.objectives.loss import gather_labelled
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.training.compute.device import evaluation_mode
 from maskwright.training.evaluate import EVALUATION_RATIO, EVALUATION_SEED
-from maskwright.training.modes import evaluation_mode
 
 Floats = NDArray[np.float64]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,10 +15,9 @@ from torch import nn
 from maskwright.config import Config, flatten
 from maskwright.errors import InputError
 from maskwright.export.comparison import Comparison
-from maskwright.export.markdown import build_table, escape
 from maskwright.models.encoding import find_hidden_size, find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.evaluate import EVALUATION_RATIO
 
 CARD_FILE = "README.md"
@@ -245,3 +246,19 @@ def is_number(value: Any) -> bool:
 
 def format_figure(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
+
+
+_MARKUP = re.compile(r"([\\`*_\[\]|~$#!])")
+
+
+def escape(value: Any) -> str:
+    """One line of plain text: no markup, no HTML, nothing invisible."""
+    line = " ".join(str(value).split())
+    visible = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+    return _MARKUP.sub(r"\\\1", html.escape(visible, quote=False))
+
+
+def build_table(rows: Mapping[str, Any], heading: tuple[str, str]) -> str:
+    lines = [f"| {heading[0]} | {heading[1]} |", "| --- | --- |"]
+    lines += [f"| {escape(label)} | {escape(value)} |" for label, value in rows.items()]
+    return "\n".join(lines)

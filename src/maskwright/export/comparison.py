@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError, RunError
 from maskwright.models.encoding import find_max_length
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 OWN_READER = "maskwright's own reader"
 _LARGEST_DIFFERENCE = 1e-3

@@ -11,19 +11,19 @@ import yaml
 from maskwright.export.card import (
     CardOptions,
     Origin,
+    build_table,
     describe_data,
     describe_limits,
     describe_settings,
+    escape,
     format_figure,
     is_number,
     show_code,
 )
 from maskwright.export.comparison import Comparison, split_rows
-from maskwright.export.huggingface import TheirLayout, refuse, write_compared
-from maskwright.export.markdown import build_table, escape
-from maskwright.export.obstacles import find_encoder_obstacles
+from maskwright.export.huggingface import TheirLayout, find_encoder_obstacles, refuse, write_compared
 from maskwright.objectives.token_detector import TokenDetector
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _FIGURES = {"replaced_accuracy": "right answers", "replaced_auc": "area under the ROC curve"}
 

@@ -1,4 +1,7 @@
-"""A model as a Hugging Face folder, which `AutoModelForMaskedLM` and its like load without flags. B texts, S length."""
+"""A model as a Hugging Face folder, which `AutoModelFor...` of its task loads without flags, or why that cannot be.
+
+B texts, S length.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,21 @@ from maskwright.export.comparison import (
     find_reader,
     split_rows,
 )
-from maskwright.export.obstacles import find_obstacles
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import find_max_length
-from maskwright.models.pretrained import OWN_TYPE_PREFIX
+from maskwright.models.families import family_of
+from maskwright.models.modernbert import ModernBERT
+from maskwright.models.pretrained import OWN_TYPE_PREFIX, describe_encoder
 from maskwright.models.transformers_encoder import TransformersEncoder
 from maskwright.models.transformers_loading import quiet_transformers
 from maskwright.models.weights_reading import CONFIG_FILE
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.storage import read_json, write_text
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.text.tokenizer_files import SETTINGS_FILE
-from maskwright.training.modes import evaluation_mode
+from maskwright.tasks.foreign import has_own_head
+from maskwright.tasks.model import TaskModel
+from maskwright.text.tokenizer.files import SETTINGS_FILE
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.training.compute.device import evaluation_mode
 
 _NEEDS_TRANSFORMERS = "pip install 'maskwright[hf]' to compare with transformers as well"
 
@@ -145,3 +151,91 @@ def _compute_their_logits(architecture: str, folder: Path, sample: Sample, pads_
         return torch.stack([output.start_logits, output.end_logits], dim=-1)
     logits: Tensor = output.logits
     return logits
+
+
+_NUM_AXES_OF_TOKENS = 3
+
+
+def export_task_huggingface(
+    model: TaskModel, tokenizer: Tokenizer, folder: Path, *, texts: Sequence[str], say: Callable[[str], None]
+) -> Comparison:
+    """Write the folder, read it back and compare logits on the texts, as `export_huggingface` does."""
+    obstacles = find_encoder_obstacles(model.encoder)
+    if has_own_head(model.task_head):
+        name = model.task_head.files.architecture.removeprefix(OWN_TYPE_PREFIX)
+        obstacles.append(f"transformers has no {name}, so its head is Maskwright's own; use the folder as it is")
+    refuse("Hugging Face's layout", obstacles)
+    layout = TheirLayout(model.task_head.files.architecture, TaskModel.from_pretrained, _split)
+    return write_compared(model, tokenizer, folder, layout, texts=texts, say=say)
+
+
+def _split(logits: Tensor, sample: Sample) -> list[Tensor]:
+    """One tensor to a text, without padding."""
+    return split_rows(logits, sample) if logits.ndim == _NUM_AXES_OF_TOKENS else list(logits.cpu())
+
+
+_IS_CAUSAL = "it continues text (training.mode=clm), where a token sees what comes before it; theirs sees both sides"
+
+
+def find_obstacles(model: MaskedLanguageModel) -> list[str]:
+    """What keeps the whole model from being read as theirs; nothing if it can be."""
+    if model.mlm_head is not None:
+        return []
+    obstacles = find_pooling_obstacles(model)
+    encoder = model.encoder
+    if not isinstance(encoder, PackedEncoder):
+        return obstacles
+    if model.predicts_next and model.mode != "clm":
+        obstacles.append(
+            f"it answers a masked token one place before it (training.mode={model.mode}), theirs in its own place"
+        )
+    return [*obstacles, *_find_head_obstacles(model, encoder)]
+
+
+def find_pooling_obstacles(model: MaskedLanguageModel) -> list[str]:
+    """What keeps the encoder alone from being read as theirs, whatever the prediction head."""
+    if model.mlm_head is not None:
+        return [
+            f"{type(model.encoder).__name__} is read through transformers; export it with --to hf, and"
+            " sentence-transformers adds mean pooling to that folder by itself"
+        ]
+    return [*find_encoder_obstacles(model.encoder), *([_IS_CAUSAL] if model.mode == "clm" else [])]
+
+
+def find_encoder_obstacles(encoder: nn.Module) -> list[str]:
+    """What keeps the encoder from being read as theirs, whatever stands on it."""
+    if isinstance(encoder, TransformersEncoder):
+        return []
+    if not isinstance(encoder, PackedEncoder):
+        return [f"{type(encoder).__name__} is an encoder of your own, they have no architecture for it"]
+    theirs = f"Hugging Face's {type(encoder).__name__}"
+    obstacles = []
+    if getattr(encoder.config, "normalization_type", "layer_norm") != "layer_norm":
+        obstacles.append(f"its norms are {encoder.config.normalization_type}, {theirs} has layer_norm only")
+    elif describe_encoder(encoder, with_head=False)["model_type"].startswith(OWN_TYPE_PREFIX):
+        obstacles.append(f"its configuration sets what is the same in every {theirs}")
+    if getattr(encoder.config, "use_stochastic_depth", False):
+        obstacles.append(
+            f"its training skips layers at random (use_stochastic_depth), {theirs} would train without; to export it"
+            " for use alone, set that to false in its config.json"
+        )
+    return obstacles
+
+
+def _find_head_obstacles(model: MaskedLanguageModel, encoder: PackedEncoder) -> list[str]:
+    obstacles = []
+    if model.vocab_size != encoder.vocab_size:
+        obstacles.append(
+            f"it predicts {model.vocab_size} tokens and embeds {encoder.vocab_size}, theirs has one vocab_size for both"
+        )
+    if model.mlm_norm.eps != encoder.norm_eps:
+        obstacles.append(
+            f"the norm of its prediction head has eps {model.mlm_norm.eps:g} and its encoder's {encoder.norm_eps:g},"
+            " theirs has one for both"
+        )
+    activation = family_of(encoder).head_activation_of(encoder)
+    if model.mlm_head_activation != activation and not isinstance(encoder, ModernBERT):
+        obstacles.append(
+            f"the activation of its prediction head is {model.mlm_head_activation}, theirs would be {activation}"
+        )
+    return obstacles

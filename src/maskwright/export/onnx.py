@@ -14,8 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from maskwright.export.answers import Answer, answer_with_onnx, answer_with_torch
-from maskwright.export.checking import Agreement, check_graph
+from maskwright.export.checking import Agreement, Answer, answer_with_onnx, answer_with_torch, check_graph
 from maskwright.export.int8 import quantize_graph
 from maskwright.export.measuring import LATENCY_BATCHES, Exam, Figures, build_exam
 from maskwright.export.onnx_graph import ExportedModel, check_packages, find_input_names, name_data_file, write_graph
@@ -23,7 +22,7 @@ from maskwright.models.encoding import find_max_length, has_segments
 from maskwright.models.weights_reading import CONFIG_FILE
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.storage import naming_if_full, write_text
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 GRAPH_FILE = "model.onnx"
 INT8_FILE = "model_int8.onnx"

@@ -22,15 +22,14 @@ from maskwright.export.comparison import (
     compare,
     find_reader,
 )
-from maskwright.export.huggingface import complete_settings, refuse
-from maskwright.export.obstacles import find_pooling_obstacles
+from maskwright.export.huggingface import complete_settings, find_pooling_obstacles, refuse
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import find_max_length, has_segments
 from maskwright.models.sentence_files import describe_pooling, write_small_files
 from maskwright.models.transformers_loading import quiet_transformers
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.training.modes import evaluation_mode
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.training.compute.device import evaluation_mode
 
 _NEEDS_THEIRS = "pip install 'maskwright[hf]' to compare with it"
 

@@ -8,9 +8,16 @@ from typing import Any
 
 import yaml
 
-from maskwright.export.card import TRAINING_CONFIG_FILE, CardOptions, format_figure, is_number, show_code
+from maskwright.export.card import (
+    TRAINING_CONFIG_FILE,
+    CardOptions,
+    build_table,
+    escape,
+    format_figure,
+    is_number,
+    show_code,
+)
 from maskwright.export.comparison import Comparison
-from maskwright.export.markdown import build_table, escape
 from maskwright.models.encoding import find_max_length, name_encoder
 from maskwright.tasks.model import TaskModel
 

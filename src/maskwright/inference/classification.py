@@ -20,7 +20,7 @@ from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 CLASSIFYING_TASKS = (Classification, MultiLabel, Regression)
 ClassScore = dict[str, Any]

@@ -18,7 +18,7 @@ from maskwright.inference.samples import EncodedBatch, Sample
 from maskwright.inference.texts import NUM_SPECIALS, as_texts, choose_max_length, encode_texts
 from maskwright.inference.windows import Floats, average_windows, find_windows, join_windows
 from maskwright.suggestions import suggest
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Pooling = Literal["mean", "cls", "none"]
 _SMALLEST_NORM = 1e-12

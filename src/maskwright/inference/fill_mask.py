@@ -11,7 +11,7 @@ from maskwright.inference.mask_filling import FillMask, MaskedSample
 from maskwright.inference.runner import run_packed
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 
 
 @dataclass(frozen=True)

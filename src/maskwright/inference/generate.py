@@ -11,8 +11,8 @@ from maskwright.batch import from_padded
 from maskwright.errors import InputError
 from maskwright.models.encoding import encode, find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import as_tokenizer
-from maskwright.training.modes import evaluation_mode
+from maskwright.text.tokenizer.tokenizer import as_tokenizer
+from maskwright.training.compute.device import evaluation_mode
 
 
 @torch.no_grad()

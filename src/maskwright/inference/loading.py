@@ -23,7 +23,7 @@ from maskwright.objectives.kinds import find_objective
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.saving import load_masked_lm
 from maskwright.tasks.foreign import load_foreign_encoder
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
 
 Source = str | Path | nn.Module
 

@@ -20,8 +20,8 @@ from maskwright.inference.samples import EncodedBatch, Sample
 from maskwright.inference.texts import NUM_SPECIALS, as_texts, choose_max_length, encode_texts, quote
 from maskwright.inference.windows import window_around
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.training.modes import evaluation_mode
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.training.compute.device import evaluation_mode
 
 Candidates = list[dict[str, Any]]
 _PLACES_AT_ONCE = 256

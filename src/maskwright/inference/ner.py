@@ -17,8 +17,8 @@ from maskwright.inference.windows import Floats
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.ner.token_classification import TokenClassification
 from maskwright.tasks.ner.token_head import TokenHead
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.training.modes import evaluation_mode
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.training.compute.device import evaluation_mode
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from maskwright.tasks.ner.token_classification import TokenClassification
 from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.task import Task
-from maskwright.training.device import choose_device
+from maskwright.training.compute.device import choose_device
 
 _CHUNK_ITEMS = 1_000
 _CHUNK_CHARS = 1_000_000

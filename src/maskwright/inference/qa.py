@@ -25,8 +25,8 @@ from maskwright.tasks.qa.contexts import EncodedContext, encode_contexts
 from maskwright.tasks.qa.span_answers import Found, FoundSpan, SpanAnswer, count_kept_spans, rank_answers
 from maskwright.tasks.qa.spans import OUTSIDE, find_best_spans
 from maskwright.tasks.qa.windows import MAX_ANSWER_LENGTH, MAX_QUESTION_LENGTH, NO_ANSWER, Window, WindowRule
-from maskwright.text.tokenizer import Tokenizer
-from maskwright.training.modes import evaluation_mode
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.training.compute.device import evaluation_mode
 
 QUESTION_ITEM = "question"
 _KEYS = ("question", "context")

@@ -19,8 +19,8 @@ from maskwright.errors import InputWarning, RunError, check_count
 from maskwright.inference.layout import RowShape, lay_out
 from maskwright.inference.samples import EncodedBatch, Sample
 from maskwright.models.encoding import encode
+from maskwright.training.compute.device import evaluation_mode
 from maskwright.training.micro_batches import is_out_of_memory, release_memory
-from maskwright.training.modes import evaluation_mode
 
 FindCausal = Callable[[PackedBatch], Tensor | None]
 SampleT = TypeVar("SampleT", bound=Sample)

@@ -12,7 +12,7 @@ from maskwright.inference.samples import EncodedBatch, Sample
 from maskwright.inference.windows import Floats, average_windows
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.task_head import SequenceHead
-from maskwright.training.modes import evaluation_mode
+from maskwright.training.compute.device import evaluation_mode
 
 
 class SequenceLogits:

@@ -11,7 +11,7 @@ from maskwright.inference.loading import Source, check_vocabulary, choose_tokeni
 from maskwright.models.pretrained import resolve_folder
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.task import Task
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
 def load_task_model(model: Source, tokenizer: Any, purpose: str, *expected: type[Task]) -> tuple[TaskModel, Tokenizer]:

@@ -13,7 +13,7 @@ from maskwright.inference.samples import Sample
 from maskwright.inference.texts import NUM_SPECIALS, choose_max_length, encode_texts
 from maskwright.inference.windows import find_windows
 from maskwright.tasks.features import find_tokens_between
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Pair = tuple[str, str]
 TextOrPair = str | Pair

@@ -10,7 +10,7 @@ from torch import nn
 from maskwright.errors import InputError, check_count
 from maskwright.inference.kind import Name
 from maskwright.models.encoding import find_input_embedding, find_max_length
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 NUM_SPECIALS = 2
 _UNSTATED_LENGTH = 512

@@ -14,7 +14,7 @@ from torch import nn
 from maskwright.inference.kind import Name
 from maskwright.inference.texts import refuse_empty, refuse_unknown
 from maskwright.inference.windows import find_windows
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Bools = NDArray[np.bool_]
 

@@ -17,8 +17,8 @@ from maskwright.errors import check_count
 from maskwright.models.encoding import encode
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.terminal import CleanConsole
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer
-from maskwright.training.modes import evaluation_mode
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
+from maskwright.training.compute.device import evaluation_mode
 
 _STYLES = {"plain": "", "masked": "bold", "right": "bold green", "wrong": "bold red"}
 _COLOURS = {"masked": "#555", "right": "#18794e", "wrong": "#b42318"}

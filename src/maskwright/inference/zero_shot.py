@@ -22,7 +22,7 @@ from maskwright.inference.texts import as_texts
 from maskwright.inference.windows import Floats
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _PLACE = "{}"
 _DEFAULT_HYPOTHESIS = f"This example is {_PLACE}."

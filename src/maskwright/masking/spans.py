@@ -14,9 +14,8 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch, find_changes
 from maskwright.errors import InputError
-from maskwright.masking.draws import low_bits
 from maskwright.masking.tokens import Masker, Selection
-from maskwright.masking.units import MAX_WORD_TOKENS, Units, WordLayout, find_last, lay_out_words
+from maskwright.masking.units import MAX_WORD_TOKENS, Units, WordLayout, find_last, lay_out_words, low_bits
 from maskwright.randomness import threshold
 
 DEFAULT_SPAN_P = 0.2

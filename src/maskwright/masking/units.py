@@ -1,7 +1,12 @@
-"""What is chosen as one: single tokens, words or spans of words. B rows, S row length."""
+"""What is chosen as one, single tokens, words or spans of words, and the random numbers it is chosen by.
+
+B rows, S row length, N streams of random numbers, drawn at once: on a GPU it is the number of operations that costs,
+not their size. The numbers are those of `random_uint32(key, sample_ids, positions)`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +14,7 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch, find_changes
 from maskwright.errors import InputError
+from maskwright.randomness import UINT32_RANGE, hash_counters
 
 MAX_WORD_TOKENS = 8
 """Longer words are cut into pieces of this many tokens, as a text without spaces would else be one word."""
@@ -63,3 +69,27 @@ def list_places(like: Tensor) -> Tensor:
 def find_last(flags: Tensor) -> Tensor:
     """For each token the last place up to it that has the flag; the first of a row counts as having it."""
     return torch.where(flags, list_places(flags), 0).cummax(dim=1).values
+
+
+def hash_samples(sample_ids: Tensor, keys: Sequence[int]) -> Tensor:
+    """(N, B, S) 64 random bits for each key and sample."""
+    return hash_counters(0, torch.stack([sample_ids + _as_int64(key) for key in keys]))
+
+
+def hash_positions(sample_hashes: Tensor, positions: Tensor) -> Tensor:
+    """(N, B, S) 64 random bits for each key, sample and position."""
+    return hash_counters(0, sample_hashes + positions)
+
+
+def high_bits(hashes: Tensor) -> Tensor:
+    """Uniform integers in [0, 2**32)."""
+    return (hashes >> 32) & (UINT32_RANGE - 1)
+
+
+def low_bits(hashes: Tensor) -> Tensor:
+    """Other such integers, independent of the high ones."""
+    return hashes & (UINT32_RANGE - 1)
+
+
+def _as_int64(key: int) -> int:
+    return key - (1 << 64) if key >= 1 << 63 else key

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from maskwright.errors import InputError
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 
 BERT_MASK_TOKEN_ID = 103
 

@@ -19,7 +19,7 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives.arguments import check_tokenizer_size
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.next_tokens import ask_next_tokens
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
 class CausalLanguageModel(MaskedLanguageModel):

@@ -15,8 +15,8 @@ from maskwright.models.pretrained import load_into
 from maskwright.models.transformers_head import TransformersHead
 from maskwright.models.transformers_loading import load_transformers_model
 from maskwright.models.weights_reading import WEIGHTS_FILE
-from maskwright.text.tokenizer import has_tokenizer, load_tokenizer
-from maskwright.text.tokenizer_files import advise_conversion
+from maskwright.text.tokenizer.files import advise_conversion
+from maskwright.text.tokenizer.tokenizer import has_tokenizer, load_tokenizer
 
 
 def load_foreign(

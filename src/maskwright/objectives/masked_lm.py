@@ -37,7 +37,7 @@ from maskwright.objectives.objective import Objective
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.objectives.vocabulary_loss import compute_loss_in_parts
 from maskwright.suggestions import suggest
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _MAX_LOSS_OF_TYING = 12.0
 """How far above the loss of guessing a model may start for its output to be tied unasked: a table's standard deviation

@@ -17,7 +17,7 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives import arguments
 from maskwright.objectives.loss import LossSums
 from maskwright.objectives.snapshot import ModelSnapshot
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _KERAS_COMPILE = {"optimizer", "loss", "metrics", "loss_weights", "run_eagerly", "steps_per_execution", "jit_compile"}
 

@@ -30,7 +30,7 @@ from maskwright.objectives.ranking import NUM_BINS, compute_auc, count_scores
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.objectives.token_sampling import draw_uniform, sample_tokens
 from maskwright.randomness import Stream, compute_key
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

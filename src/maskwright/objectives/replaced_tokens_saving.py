@@ -23,7 +23,7 @@ from maskwright.models.pretrained import (
 from maskwright.models.weights_reading import CONFIG_FILE, read_tensors
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.objectives.snapshot import ModelSnapshot
-from maskwright.text.tokenizer import as_tokenizer
+from maskwright.text.tokenizer.tokenizer import as_tokenizer
 
 OTHERS_FILE = "replaced_tokens.safetensors"
 _SETTINGS_KEY = "replaced_tokens"

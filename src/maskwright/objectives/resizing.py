@@ -9,8 +9,8 @@ from maskwright.masking.strategies import build_masker
 from maskwright.models.resizing import resize_embedding, resize_output, set_rows_to_means
 from maskwright.models.transformers_resizing import resize_transformers_model
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.spelling import cut_word
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.spelling import cut_word
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
 def resize_vocabulary(

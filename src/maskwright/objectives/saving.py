@@ -35,7 +35,7 @@ from maskwright.objectives.foreign_lm import fill_foreign, load_foreign, to_fore
 from maskwright.objectives.kinds import Build, describe_objective, find_objective
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.snapshot import ModelSnapshot
-from maskwright.text.tokenizer import as_tokenizer, has_tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import as_tokenizer, has_tokenizer, load_tokenizer
 
 CUSTOM_TYPE = "maskwright_custom"
 _OUTPUT_WEIGHT = "mlm_output.weight"

@@ -11,7 +11,7 @@ from maskwright.models.family import State
 from maskwright.models.pretrained import write_model_folder
 from maskwright.models.sentence_files import write_small_files
 from maskwright.models.weights_file import write_safetensors
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from maskwright.models.pretrained import (
 from maskwright.objectives.detection_head import DetectionHead, DetectionOutput
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
-from maskwright.text.tokenizer import as_tokenizer
+from maskwright.text.tokenizer.tokenizer import as_tokenizer
 
 _ARCHITECTURE = "ElectraForPreTraining"
 _HEAD_MODULES = {"dense": "discriminator_predictions.dense", "output": "discriminator_predictions.dense_prediction"}

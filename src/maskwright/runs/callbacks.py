@@ -16,7 +16,7 @@ from maskwright.errors import BadStepsError, RunError
 from maskwright.models.pretrained import list_checkpoints
 from maskwright.runs.folder import RunFolder
 from maskwright.storage import append_text
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics
 from maskwright.training.checkpoints import (
     BEST_FILE,

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from maskwright.inference.fill_mask import Candidate
     from maskwright.objectives.masked_lm import MaskedLanguageModel
     from maskwright.runs.adapt import Adapted
-    from maskwright.runs.checkup.findings import CheckUp
-    from maskwright.runs.finetune import FinishedTask
+    from maskwright.runs.doctor.findings import CheckUp
+    from maskwright.runs.finetune.finetune import FinishedTask
     from maskwright.runs.given import GivenModel
     from maskwright.runs.pretrain import FinishedRun
     from maskwright.tasks.config import TaskConfig
     from maskwright.tasks.nlp_heads import NLPHead
-    from maskwright.text.tokenizer import Tokenizer
-    from maskwright.text.vocabulary_advice import VocabularyAdvice
+    from maskwright.text.tokenizer.advise import VocabularyAdvice
+    from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _UNFIT = re.compile(r"[^\w.-]+")
 """What the names of folders do not have."""
@@ -60,7 +60,7 @@ def train(
 def doctor(config: Config | Mapping[str, Any] | str | Path | None = None, settings: Settings = ()) -> CheckUp:
     """Check a run before it is started, by a few real steps; nothing is written. It takes what `train` takes."""
     settled = open_config(config, settings)
-    from maskwright.runs.checkup.examine import examine
+    from maskwright.runs.doctor.examine import examine
 
     return examine(settled)
 
@@ -88,7 +88,7 @@ def prepare(
             raise InputError(f"'{word}' has no effect on preparation; settings are quality.KEY")
     refuse_below(1, workers=workers, max_length=max_length)
     quality = open_config(None, words).quality
-    from maskwright.runs.finetune import say
+    from maskwright.runs.finetune.finetune import say
     from maskwright.runs.given import take_tokenizer
     from maskwright.runs.prepare import PrepareOptions, describe_prepared
     from maskwright.runs.prepare import prepare as run
@@ -133,7 +133,7 @@ def adapt(
     """
     from maskwright.runs.adapt import AdaptOptions
     from maskwright.runs.adapt import adapt as run
-    from maskwright.runs.finetune import say
+    from maskwright.runs.finetune.finetune import say
     from maskwright.runs.given import keep_model, name_sources
     from maskwright.terminal import CleanConsole
 
@@ -213,7 +213,7 @@ def finetune(
     if isinstance(task, TaskConfig):
         if len(given) > 1 or out is None:
             raise InputError("a TaskConfig has all settings of the task; give it with out, seeds and settings alone")
-        from maskwright.runs.finetune import finetune as run
+        from maskwright.runs.finetune.finetune import finetune as run
 
         return run(task, Path(out), **options)
     return _finetune(given, out, head, options)
@@ -237,8 +237,8 @@ def _finetune(
     config = build_task_config(named)
     folder = Path(out) if out is not None else Path("runs") / f"{_name_folder(model)}-{config.task}"
 
-    from maskwright.runs.finetune import finetune as run
-    from maskwright.runs.finetune_inputs import GivenInputs
+    from maskwright.runs.finetune.finetune import finetune as run
+    from maskwright.runs.finetune.inputs import GivenInputs
     from maskwright.runs.given import name_model, name_module, take_tokenizer
     from maskwright.tasks.kinds import find_kind
 
@@ -281,7 +281,7 @@ def export(
 
     from maskwright.export.card import CardOptions
     from maskwright.runs.export import ExportOptions, export_model
-    from maskwright.runs.finetune import say
+    from maskwright.runs.finetune.finetune import say
     from maskwright.runs.given import name_model, name_sources
     from maskwright.terminal import CleanConsole
 
@@ -358,7 +358,7 @@ def advise_tokenizer(
     from maskwright.runs.texts import is_held_out
     from maskwright.storage import restore_folder, whole_folder
     from maskwright.text.sources import read_sources
-    from maskwright.text.vocabulary_advice import advise_vocabulary
+    from maskwright.text.tokenizer.advise import advise_vocabulary
 
     refuse_below(1, max_tokens=max_tokens, min_count=min_count)
     with nullcontext() if out is None else owning(Path(out)):

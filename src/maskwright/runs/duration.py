@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from maskwright.batch import PackedBatch
 from maskwright.config import Config
-from maskwright.runs.checkup.units import format_seconds
+from maskwright.runs.doctor.findings import format_seconds
 from maskwright.runs.texts import Say
 from maskwright.training.callbacks import Callback, Metrics
-from maskwright.training.ramp import count_batches_per_step
+from maskwright.training.state import count_batches_per_step
 from maskwright.training.trainer import Trainer
 
 _LONG_S = 3600.0

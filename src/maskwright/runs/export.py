@@ -1,4 +1,4 @@
-"""Export a saved model: from its name and its run to a folder that others read."""
+"""Export a saved model, its fine-tuned task or its detector: from a name and a run to a folder that others read."""
 
 from __future__ import annotations
 
@@ -15,26 +15,31 @@ from maskwright import __version__
 from maskwright.config import Config, load_config
 from maskwright.errors import InputError
 from maskwright.export.card import CARD_FILE, TRAINING_CONFIG_FILE, CardOptions, Origin, build_card
-from maskwright.export.huggingface import export_huggingface
+from maskwright.export.detector import build_detector_card, export_detector
+from maskwright.export.huggingface import export_huggingface, export_task_huggingface
 from maskwright.export.sentence_transformers import export_sentence_transformers
+from maskwright.export.task_card import TaskOrigin, build_task_card
 from maskwright.models.fine_tuned import find_task_architecture
 from maskwright.models.pretrained import read_own_settings, resolve_folder
 from maskwright.models.weights_reading import read_config
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
+from maskwright.objectives.token_detector import TokenDetector, as_electra
 from maskwright.ownership import owning
-from maskwright.runs.export_detector import holds_detector, load_detector, write_detector_folder
-from maskwright.runs.export_task import check_task_target, read_task_origin, write_task_folder, write_task_onnx
+from maskwright.runs.finetune.finetune import TASK_FILE
+from maskwright.runs.finetune.report import list_scores
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import load_model
 from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import DataConfig, SourceLike
 from maskwright.storage import restore_folder, whole_folder, write_text
 from maskwright.suggestions import suggest
+from maskwright.tasks.config import load_task_config
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.similarity.embedding_head import SETTINGS_PART as SIMILARITY_SETTINGS
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.sources import read_sources
-from maskwright.text.tokenizer import Tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX = "hf", "sentence-transformers", "onnx"
 TARGETS = (HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX)
@@ -254,3 +259,92 @@ def _read_progress(run: RunFolder, step: str) -> dict[str, Any]:
         return {}
     tokens = [int(line["tokens"]) for line in run.read_metrics() if line.get("step") == int(step) and "tokens" in line]
     return {"steps": int(step)} | ({"tokens": tokens[-1]} if tokens else {})
+
+
+_COUNTS = {"train_examples": "training examples", "examples": "held-out examples", "steps": "steps"}
+
+
+def check_task_target(target: str, known: Sequence[str]) -> None:
+    if target not in known:
+        raise InputError(
+            f"--to {target} holds an encoder that was not fine-tuned for a task, and this model was; export it --to"
+            f" {' or --to '.join(known)}, or export the model it was made from"
+        )
+
+
+def write_task_onnx(
+    model: TaskModel, tokenizer: Tokenizer, folder: Path, *, int8: bool, texts: Sequence[str], say: Say
+) -> dict[str, Any]:
+    from maskwright.export.task_onnx import export_task_onnx
+
+    return export_task_onnx(model, tokenizer, folder, int8=int8, texts=texts, say=say)
+
+
+def write_task_folder(
+    model: TaskModel,
+    tokenizer: Tokenizer,
+    folder: Path,
+    name: str,
+    run: RunFolder | None,
+    origin: TaskOrigin,
+    card: CardOptions,
+    texts: Sequence[str],
+    say: Say,
+) -> dict[str, Any]:
+    """Fill the folder, which will be called `name`; the figures of the comparison."""
+    comparison = export_task_huggingface(model, tokenizer, folder, texts=texts, say=say)
+    write_text(folder / CARD_FILE, build_task_card(name, model, origin, comparison, card))
+    if run is not None:
+        shutil.copyfile(run.config_file, folder / TRAINING_CONFIG_FILE)
+        if (run.path / TASK_FILE).is_file():
+            shutil.copyfile(run.path / TASK_FILE, folder / TASK_FILE)
+    return asdict(comparison)
+
+
+def read_task_origin(run: RunFolder | None, is_checkpoint: bool) -> TaskOrigin:
+    """Figures are those of these very weights: a checkpoint has none of the finished run's."""
+    if run is None:
+        return TaskOrigin()
+    file = run.path / TASK_FILE
+    settings = load_task_config(file).model_dump(exclude_none=True) if file.is_file() else {}
+    if is_checkpoint or not run.is_finished:
+        return TaskOrigin(settings)
+    figures = run.read_final(*_COUNTS)
+    counts = {label: figures[name] for name, label in _COUNTS.items()}
+    return TaskOrigin(settings, list_scores(figures), counts)
+
+
+def holds_detector(folder: Path) -> bool:
+    return (folder / OTHERS_FILE).is_file()
+
+
+def load_detector(folder: Path, target: str, known: str) -> TokenDetector:
+    """The detector of a model folder, if `target` is the `known` one and its layout has a place for the encoder."""
+    if target != known:
+        raise InputError(
+            f"{folder} was trained with training.mode=rtd to find replaced tokens, which --to {target} does not hold;"
+            f" export it --to {known}, or fine-tune it for a task and export that"
+        )
+    detector = TokenDetector.from_pretrained(folder)
+    as_electra(detector.encoder)
+    return detector
+
+
+def write_detector_folder(
+    detector: TokenDetector,
+    tokenizer: Tokenizer,
+    folder: Path,
+    name: str,
+    run: RunFolder | None,
+    origin: Origin,
+    card: CardOptions,
+    texts: Sequence[str],
+    say: Say,
+) -> dict[str, Any]:
+    """Fill the folder, which will be called `name`; the figures of the comparison."""
+    say("the generator stays behind; the detector of replaced tokens is exported as ElectraForPreTraining")
+    comparison = export_detector(detector, tokenizer, folder, texts=texts, say=say)
+    write_text(folder / CARD_FILE, build_detector_card(name, detector, origin, comparison, card))
+    if run is not None:
+        shutil.copyfile(run.config_file, folder / TRAINING_CONFIG_FILE)
+    return asdict(comparison)

@@ -16,7 +16,7 @@ from maskwright.errors import InputError
 from maskwright.models.pretrained import CHECKPOINTS_FOLDER, MODEL_FOLDER
 from maskwright.ownership import LOCK_FILE, Say, owning
 from maskwright.storage import PARSING_ERRORS, read_json, write_text
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.trackers import TRACKERS_FOLDER
 from maskwright.untrusted import read_yaml
 

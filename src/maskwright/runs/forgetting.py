@@ -17,10 +17,10 @@ from maskwright.runs.texts import Say, read_texts, sort_by_hash
 from maskwright.sections.data import build_sources
 from maskwright.storage import read_json, read_record, write_text
 from maskwright.text.text_pairs import list_texts
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics, write_weights
+from maskwright.training.distributed.world import World
 from maskwright.training.evaluate import Evaluation, evaluate
-from maskwright.training.world import World
 
 MEASURED_SHARE = 0.5
 """Of the general texts, those with the lowest hashes are measured; the others may be learnt from."""

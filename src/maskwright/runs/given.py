@@ -23,7 +23,7 @@ from maskwright.sections.data import SourceConfig, SourceLike
 from maskwright.storage import write_text
 from maskwright.tasks.tables import MEMORY, as_table
 from maskwright.text.files import hash_file
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer, refuse_half_characters
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, refuse_half_characters
 
 GivenModel = str | Path | nn.Module
 """A run, a checkpoint, a model folder or a hub id; or a model or encoder in memory, ours or of transformers."""

@@ -19,11 +19,11 @@ from maskwright.models.pretrained import list_checkpoints
 from maskwright.runs.folder import RunFolder
 from maskwright.sections.training import TrainingConfig
 from maskwright.storage import is_full
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics
 from maskwright.training.checkpoints import Retention, free_oldest, is_checkpoint
+from maskwright.training.distributed.world import describe_missing_process, find_dead_process
 from maskwright.training.trainer import Trainer
-from maskwright.training.world import describe_missing_process, find_dead_process
 
 Result = TypeVar("Result")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

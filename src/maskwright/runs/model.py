@@ -1,8 +1,10 @@
-"""From a configuration to a model that fits the tokenizer."""
+"""From a configuration to a model that fits the tokenizer, and reads texts as long as it should."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import find_max_length
 from maskwright.models.modernbert import ModernBERT
 from maskwright.models.pretrained import outline_encoder, resolve_folder
+from maskwright.models.rotary_ramp import RotaryRamp
 from maskwright.models.transformers_loading import is_foreign
 from maskwright.models.weights_reading import read_config
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -26,9 +29,8 @@ from maskwright.objectives.saving import CUSTOM_TYPE, load_masked_lm
 from maskwright.objectives.sentence_pair_saving import continue_with_pairs
 from maskwright.presets import PRESETS
 from maskwright.runs.objective import check_objective, choose_kind
-from maskwright.runs.stretching import STRETCHING_SETTINGS, stretch_positions
 from maskwright.runs.texts import Say
-from maskwright.text.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 
 TrainedModel = MaskedLanguageModel | ReplacedTokenDetection
 _FAMILIES: dict[str, type[PackedEncoder]] = {"bert": BERT, "modernbert": ModernBERT}
@@ -272,3 +274,35 @@ def _build_encoder(config: Config, tokenizer: Tokenizer) -> PackedEncoder:
         named = {new: value for name, value in overrides.items() for new in _MODERNBERT_NAMES.get(name, (name,))}
         overrides = named
     return _FAMILIES[config.model.family].from_variant(config.model.variant, **overrides)
+
+
+_BASES = ("global_rope_theta", "local_rope_theta")
+STRETCHING_SETTINGS = ("max_position_embeddings", *_BASES)
+"""Settings of rotary positions: they are in no weight, so a model to continue from can take others."""
+
+
+def stretch_positions(model: nn.Module, settings: Mapping[str, Any], source: str, ramp_share: float) -> None:
+    """Give every encoder of the model (one that detects replaced tokens has two) these settings.
+
+    A larger base turns the features of a position more slowly, which keeps angles within what training has shown. It
+    is there at once, or grows over the first share of the run.
+    """
+    if ramp_share and not settings.keys() & _BASES:
+        raise InputError(
+            f"model.rope_ramp_share is {ramp_share}, but no rotary base changes; set model.global_rope_theta too"
+        )
+    if not settings:
+        return
+    encoders = [module for module in model.modules() if isinstance(module, ModernBERT)]
+    if not encoders:
+        name = next(iter(settings))
+        raise InputError(
+            f"model.from={source} brings its own shape; remove model.{name}, which only rotary positions (ModernBERT)"
+            " can change"
+        )
+    for encoder in encoders:
+        begin = encoder.config.rotary_bases
+        encoder.config = replace(encoder.config, **settings)
+        if ramp_share:
+            encoder.rotary_ramp = RotaryRamp(begin, encoder.config.rotary_bases, ramp_share)
+            encoder.follow(0.0)

@@ -16,7 +16,7 @@ from maskwright.tasks.ner.tagged_sentences import TaggedSentence
 from maskwright.tasks.qa.questions import Question
 from maskwright.tasks.similarity.examples import SimilarityExample
 from maskwright.text.sources import read_pairs
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _NUM_WORDS = 6
 """Of the beginning that a causal model is asked to continue."""

@@ -31,7 +31,7 @@ from maskwright.text.corpus import ReadingReport, text_lines
 from maskwright.text.files import ByteStream, file_format
 from maskwright.text.huggingface import is_dataset
 from maskwright.text.sources import read_pairs, read_source
-from maskwright.text.tokenizer import refuse_half_characters
+from maskwright.text.tokenizer.tokenizer import refuse_half_characters
 
 STDIN = "-"
 _PAIR_COLUMNS = ("sentence1", "sentence2")

@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from maskwright.data.loader import PackedLoader
-from maskwright.data.shard_writer import ShardWriter, choose_ids_dtype
 from maskwright.data.shards import (
     MANIFEST_FILE,
     TOKENIZER_FOLDER,
     PreparedShards,
     ShardInfo,
+    ShardWriter,
+    choose_ids_dtype,
     is_prepared,
     read_manifest,
 )
@@ -40,7 +41,7 @@ from maskwright.text.corpus import ReadingReport
 from maskwright.text.encoding import EncodedTexts, TextEncoder
 from maskwright.text.quality import DocumentCleaner
 from maskwright.text.sources import fingerprint, read_source
-from maskwright.text.tokenizer import Tokenizer, group_texts
+from maskwright.text.tokenizer.tokenizer import Tokenizer, group_texts
 
 FORMAT_VERSION = 2
 """1 had no word boundaries."""

@@ -18,7 +18,7 @@ from maskwright.config import Config, open_config
 from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
 from maskwright.inference.visualize import PredictionView, build_prediction_view
-from maskwright.masking.schedule import compute_mask_ratio
+from maskwright.masking.strategies import compute_mask_ratio
 from maskwright.models.pretrained import CHECKPOINTS_FOLDER
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.objective import Objective
@@ -34,16 +34,16 @@ from maskwright.runs.objective import describe_objective
 from maskwright.runs.report import write_report
 from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.terminal import CleanConsole
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, EarlyStopping
 from maskwright.training.checkpoints import Retention, clear_leftovers, find_resumable, is_checkpoint
-from maskwright.training.device import choose_device
+from maskwright.training.compute.device import choose_device
+from maskwright.training.compute.precision import check_precision
+from maskwright.training.distributed.world import World, join_world, leave_world
 from maskwright.training.evaluate import EVALUATION_RATIO, choose_token_loss, evaluate, evaluate_unigram
-from maskwright.training.precision import check_precision
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import build_trackers, check_trackers
 from maskwright.training.trainer import Trainer
-from maskwright.training.world import World, join_world, leave_world
 
 _NUM_SHOWN = 4
 _SHOWN_LENGTH = 24

@@ -31,7 +31,7 @@ from maskwright.text.files import file_format
 from maskwright.text.huggingface import is_loaded
 from maskwright.text.sources import is_plain_text, list_files, names_source, read_rows
 from maskwright.text.text_pairs import Document
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 
 PaddedLoader = DataLoader[dict[str, Tensor]]
 TextData = SourceLike | Iterable[str | Path | Mapping[str, Any] | SourceConfig]

@@ -16,7 +16,7 @@ from maskwright.sections.training import OptimizerConfig, ScheduleConfig, Traini
 from maskwright.suggestions import refuse_arguments
 from maskwright.training import trainer
 from maskwright.training.arguments import TRAINER_INSTEAD
-from maskwright.training.builders import BuiltOptimizer
+from maskwright.training.optim.builders import BuiltOptimizer
 
 _INSTEAD = {
     "predict": "pipeline(kind, trainer.model, tokenizer) answers texts",

@@ -15,7 +15,7 @@ from maskwright.data.rows import NUM_SPECIALS
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.tasks.examples import Example
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

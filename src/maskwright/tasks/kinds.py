@@ -45,7 +45,7 @@ from maskwright.tasks.similarity.group_loader import GroupLoader
 from maskwright.tasks.tables import Table
 from maskwright.tasks.task import Task
 from maskwright.tasks.task_head import TaskHead
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 SEQUENCE_CLASSES = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING"
 TOKEN_CLASSES = "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING"  # noqa: S105 (a name of transformers, no password)

@@ -10,7 +10,7 @@ from maskwright.errors import InputError
 from maskwright.models.weights_reading import CONFIG_FILE
 from maskwright.suggestions import name_option
 from maskwright.tasks.examples import Example
-from maskwright.text.tokenizer import refuse_half_characters
+from maskwright.text.tokenizer.tokenizer import refuse_half_characters
 
 _MAX_NAMED = 12
 _MOST_UNCHECKED = 20

@@ -29,7 +29,7 @@ from maskwright.data.store import SampleIndex
 from maskwright.randomness import Stream, compute_key, permutation
 from maskwright.tasks.batch import TaskBatch, fill_missing
 from maskwright.tasks.features import Features
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _NO_ROWS = np.empty(0, np.int64)
 _SHORT_ROW = 128

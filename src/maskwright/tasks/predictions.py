@@ -15,9 +15,9 @@ from maskwright.tasks.batch import TaskBatch
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.pooling import pool
+from maskwright.training.compute.device import evaluation_mode
+from maskwright.training.distributed.world import World
 from maskwright.training.micro_batches import MicroBatches
-from maskwright.training.modes import evaluation_mode
-from maskwright.training.world import World
 
 
 @dataclass(frozen=True)

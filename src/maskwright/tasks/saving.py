@@ -37,7 +37,7 @@ from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
 from maskwright.tasks.nlp_heads import load_nlp_head
 from maskwright.tasks.task import Task
 from maskwright.tasks.task_head import TaskHead, name_head_weights
-from maskwright.text.tokenizer import Tokenizer, as_tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 
 
 def snapshot_task(model: TaskModel, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:

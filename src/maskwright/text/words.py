@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.text.byte_words import ByteLevelWords
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _METASPACE = "\u2581"
 _BYTE_SPACE = "\u0120"

@@ -10,10 +10,10 @@ from maskwright.errors import InputError
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.batches import Batches
-from maskwright.training.builders import BuiltOptimizer
 from maskwright.training.callbacks import Callback
+from maskwright.training.optim.builders import BuiltOptimizer
 
 _AS_ROWS = "create_mlm_dataset(..., batch_size=) makes the batches"
 _AS_CONFIG = "training=TrainingConfig(...)"

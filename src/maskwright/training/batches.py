@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
 from maskwright.errors import InputError
-from maskwright.training.world import World
+from maskwright.training.distributed.world import World
 
 Batches = Iterable[Any]
 """A loader with `epoch(n, start_batch)`, or anything that gives batches each time it is iterated."""

@@ -33,8 +33,7 @@ from maskwright.storage import (
     whole_folder,
     write_text,
 )
-from maskwright.training.history import History
-from maskwright.training.state import TrainingState
+from maskwright.training.state import History, TrainingState
 
 _OPTIMIZER_FILE = "optimizer.safetensors"
 _AVERAGE_FILE = "average.safetensors"

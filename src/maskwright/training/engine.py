@@ -12,20 +12,18 @@ from maskwright.models.encoding import recompute_activations
 from maskwright.models.pretrained import MODEL_FOLDER
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.training.average import WeightAverage
 from maskwright.training.checkpoints import Snapshot, StoredRun, read_checkpoint, take_snapshot
-from maskwright.training.compiling import should_compile, should_record, use_fp8_products
-from maskwright.training.device import choose_device
-from maskwright.training.history import History
-from maskwright.training.loss_scale import LossScale
+from maskwright.training.compute.compiling import should_compile, should_record, use_fp8_products
+from maskwright.training.compute.device import choose_device
+from maskwright.training.compute.precision import LossScale, Precision, agree_on_precision, choose_precision
+from maskwright.training.distributed.parallel import place_model
+from maskwright.training.distributed.world import join_world
 from maskwright.training.micro_batches import MicroBatches
-from maskwright.training.optimizers import build_optimizers
-from maskwright.training.parallel import place_model
-from maskwright.training.precision import Precision, agree_on_precision, choose_precision
-from maskwright.training.schedules import compute_learning_rate, scale_learning_rate
-from maskwright.training.state import TrainingState
+from maskwright.training.optim.average import WeightAverage
+from maskwright.training.optim.optimizers import build_optimizers
+from maskwright.training.optim.schedules import compute_learning_rate, scale_learning_rate
+from maskwright.training.state import History, TrainingState
 from maskwright.training.step import TrainStep
-from maskwright.training.world import join_world
 
 
 class Engine:

@@ -15,11 +15,11 @@ from maskwright.batch import PackedBatch
 from maskwright.errors import InputError, InputWarning
 from maskwright.objectives.objective import Objective
 from maskwright.training.batches import check_ids
+from maskwright.training.compute.device import evaluation_mode
+from maskwright.training.compute.precision import Precision
+from maskwright.training.distributed.parallel import Alone
+from maskwright.training.distributed.world import World
 from maskwright.training.micro_batches import MicroBatches
-from maskwright.training.modes import evaluation_mode
-from maskwright.training.parallel import Alone
-from maskwright.training.precision import Precision
-from maskwright.training.world import World
 
 EVALUATION_SEED = 15
 EVALUATION_RATIO = 0.15

@@ -1,15 +1,22 @@
-"""Where a run stands: all that, with weights and optimizer state, decides how it goes on."""
+"""Where a run stands, how far along it is and when it ends, and the history of its metrics."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from maskwright.training.precision import PrecisionName
+from maskwright.errors import InputError
+from maskwright.sections.training import TrainingConfig
+from maskwright.training.compute.precision import PrecisionName
 
 
 @dataclass
 class TrainingState:
-    """Sums are those of losses, counts and figures that the model computes its metrics from; empty before any step."""
+    """All that, with weights and optimizer state, decides how a run goes on.
+
+    Sums are those of losses, counts and figures that the model computes its metrics from; empty before any step.
+    """
 
     step: int = 0
     epoch: int = 0
@@ -39,3 +46,63 @@ class TrainingState:
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch, self.batch_in_epoch, self.epoch_sums = epoch, 0, []
+
+
+class History:
+    """What `fit` returns: one value per epoch under each metric's name.
+
+    `history["loss"]`, `["mlm_accuracy"]`, and with validation `["val_loss"]`, `["val_mlm_accuracy"]`.
+    """
+
+    def __init__(self, values: Mapping[str, list[float]] | None = None) -> None:
+        self.history: dict[str, list[float]] = {name: list(series) for name, series in (values or {}).items()}
+
+    def append(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self.history.setdefault(name, []).append(value)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of a run; `expected_batches` is what its epochs will take, which packing makes inexact by a few."""
+
+    expected_batches: float = math.inf
+    max_steps: int | None = None
+    max_tokens: int | None = None
+    max_seconds: float | None = None
+
+    def progress(self, state: TrainingState) -> float:
+        """The share of the run that is done, by the limit it is nearest to."""
+        return min(max(state.num_batches / self.expected_batches, *self._shares(state)), 1.0)
+
+    def is_spent(self, state: TrainingState) -> bool:
+        """Whether a hard limit is reached; epochs are the loop's business."""
+        return max(self._shares(state)) >= 1.0
+
+    def _shares(self, state: TrainingState) -> tuple[float, float, float]:
+        return (
+            state.step / (self.max_steps or math.inf),
+            state.num_places / (self.max_tokens or math.inf),
+            state.elapsed_s / (self.max_seconds or math.inf),
+        )
+
+
+def build_budget(batches_per_epoch: int | None, num_epochs: int, config: TrainingConfig) -> Budget:
+    """`batches_per_epoch` is None for data without a length."""
+    if batches_per_epoch == 0:
+        raise InputError("the training data holds no batch")
+    limits = (config.max_steps, config.max_tokens, config.max_seconds)
+    if batches_per_epoch is None and not any(limits):
+        raise InputError("the training data has no length; set training.max_steps or training.max_seconds")
+    return Budget(math.inf if batches_per_epoch is None else batches_per_epoch * num_epochs, *limits)
+
+
+def count_batches_per_step(config: TrainingConfig, progress: float) -> int:
+    """How many of the loader's batches make a step: few early, when gradients agree, more later.
+
+    The loader's batches have `batch_tokens_start` tokens where that is set.
+    """
+    if config.batch_tokens_start is None:
+        return 1
+    final = config.batch_tokens // config.batch_tokens_start
+    return min(final, 1 + int(progress / config.batch_ramp_share * final))

@@ -15,14 +15,13 @@ from torch import Tensor
 from maskwright.batch import PackedBatch
 from maskwright.masking.tokens import CorruptedBatch
 from maskwright.randomness import Stream, compute_key
-from maskwright.training.average import WeightAverage
-from maskwright.training.graphs import GraphedPass
-from maskwright.training.loss_scale import LossScale
+from maskwright.training.compute.compiling import GraphedPass
+from maskwright.training.compute.precision import LossScale
+from maskwright.training.distributed.parallel import Alone
+from maskwright.training.distributed.world import World, gather_whole
 from maskwright.training.micro_batches import MicroBatches
-from maskwright.training.optimizers import OptimizerSet
-from maskwright.training.parallel import Alone
-from maskwright.training.sharding import gather_whole
-from maskwright.training.world import World
+from maskwright.training.optim.average import WeightAverage
+from maskwright.training.optim.optimizers import OptimizerSet
 
 
 @dataclass(frozen=True)

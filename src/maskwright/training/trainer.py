@@ -36,21 +36,18 @@ from maskwright.training.batches import (
     group_batches,
     iterate_batches,
 )
-from maskwright.training.budget import Budget, build_budget
-from maskwright.training.builders import BuiltOptimizer
 from maskwright.training.callbacks import Callback
+from maskwright.training.checkpoint_writer import CheckpointWriter, LateWrites
 from maskwright.training.checkpoints import Retention
-from maskwright.training.consensus import agree
+from maskwright.training.distributed.world import agree
 from maskwright.training.engine import Engine
 from maskwright.training.evaluate import Evaluation, evaluate
-from maskwright.training.history import History
 from maskwright.training.meter import Meter, StepRecord, WaitWatch, describe_bad_steps
 from maskwright.training.micro_batches import MicroBatches
+from maskwright.training.optim.builders import BuiltOptimizer
 from maskwright.training.progress import ProgressDisplay
-from maskwright.training.ramp import count_batches_per_step
-from maskwright.training.state import TrainingState
+from maskwright.training.state import Budget, History, TrainingState, build_budget, count_batches_per_step
 from maskwright.training.step import StepResult
-from maskwright.training.writer import CheckpointWriter, LateWrites
 
 
 class Trainer:

@@ -15,7 +15,7 @@ from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.features import Features
 from maskwright.tasks.ner.tagged_sentences import TaggedSentence
 from maskwright.tasks.ner.tagging import goes_on
-from maskwright.text.tokenizer import CHUNK_CHARS, Tokenizer, group_texts
+from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_texts
 
 _BETWEEN_WORDS = " "
 _NUM_BEFORE = 1

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.tasks.qa.answer_search import Span
-from maskwright.text.tokenizer import CHUNK_CHARS, Tokenizer, group_texts
+from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_texts
 
 Ints = NDArray[np.int64]
 _SPACELESS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")

@@ -17,7 +17,7 @@ from maskwright.tasks.features import Features, find_tokens_between
 from maskwright.tasks.qa.contexts import encode_contexts
 from maskwright.tasks.qa.questions import Question
 from maskwright.tasks.qa.windows import MAX_QUESTION_LENGTH, Window, WindowRule
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from maskwright.tasks.similarity.embedding_head import SETTINGS_PART, check_pool
 from maskwright.tasks.similarity.examples import CONTRASTIVE, COSINE, LOSSES, SimilarityExample
 from maskwright.tasks.similarity.group_features import GroupFeatures, featurize_groups
 from maskwright.tasks.task import Task
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 DEFAULT_POOLING: Pooling = "mean"
 DEFAULT_TEMPERATURE = 0.05

@@ -13,7 +13,7 @@ from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.tasks.features import Features
 from maskwright.tasks.similarity.examples import SimilarityExample
-from maskwright.text.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import mwparserfromhell
 from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Node, Tag, Template, Text, Wikilink
 from mwparserfromhell.wikicode import Wikicode
 
-from maskwright.text.wiki.names import normalise_prefix
 from maskwright.text.wiki.paragraphs import (
     BREAK,
     COMMENT,
@@ -21,6 +20,7 @@ from maskwright.text.wiki.paragraphs import (
     ITEM,
     LINE_BREAK,
     guard,
+    normalise_prefix,
     split_paragraphs,
     without_marks,
 )
@@ -121,3 +121,6 @@ def _flatten_template(template: Template, hidden: Set[str]) -> str:
         return " ".join(values[:num_shown]) or GAP
     place = _TEXT_TEMPLATES[name]
     return values[place] if len(values) > place and values else GAP
+
+
+_FILE_NAMESPACE, _CATEGORY_NAMESPACE = "6", "14"

@@ -19,7 +19,7 @@ from maskwright.errors import InputError
 from maskwright.ownership import owning
 from maskwright.storage import naming_if_full
 from maskwright.text.wiki.dump import WikiDump, WikiPage
-from maskwright.text.wiki.names import hidden_prefixes
+from maskwright.text.wiki.paragraphs import hidden_prefixes
 from maskwright.text.wiki.pool import CleanedPage, Failure, wiki_pool
 from maskwright.text.wiki.report import WikiReport, wiki_progress
 

@@ -1,0 +1,163 @@
+"""Whether a run's passes are compiled, computed in fp8 and recorded; and the recorded passes themselves.
+
+A recorded forward and backward pass is one CUDA graph, which a GPU replays without waiting for Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskwright.batch import PackedBatch
+from maskwright.errors import InputError
+from maskwright.masking.tokens import CorruptedBatch
+from maskwright.models.layers import multiply_in_fp8
+from maskwright.objectives.objective import Objective
+from maskwright.sections.training import TrainingConfig
+from maskwright.training.distributed.world import World
+
+
+def should_record(model: Objective, training: TrainingConfig, device: torch.device, world: World) -> bool:
+    """Whether the passes of a compiled model are recorded: in one process on a GPU, where nothing waits for the host.
+
+    Layers that are computed twice look at the generator's state in between, which a recording cannot.
+    """
+    is_alone = device.type == "cuda" and world.size == 1
+    return is_alone and model.is_recordable and not training.activation_checkpointing
+
+
+def should_compile(training: TrainingConfig, device: torch.device, world: World) -> bool:
+    """As configured, or on GPUs that have what it takes; layers cut over processes run as they are."""
+    is_cut = world.size > 1 and training.parallel == "fsdp"
+    lacks_triton = device.type == "cuda" and find_spec("triton") is None
+    if training.compile is None:
+        return device.type == "cuda" and not is_cut and not lacks_triton
+    if training.compile and is_cut:
+        raise InputError("training.compile does not go with training.parallel=fsdp; use ddp, or leave it out")
+    if training.compile and lacks_triton:
+        raise InputError("training.compile needs triton on a GPU, which is not installed; install it, or leave it out")
+    return training.compile
+
+
+def use_fp8_products(model: Objective, device: torch.device, is_compiled: bool) -> None:
+    if not is_compiled:
+        raise InputError("training.precision=fp8 is for compiled layers; leave out training.compile=false and fsdp")
+    if not multiply_in_fp8(model, device):
+        raise InputError("training.precision=fp8 is for Maskwright's own encoders, which this is not; use bf16")
+
+
+_NUM_WARM_UP = 3
+_SLOTS_STEP = 24
+"""A falling mask ratio needs a new recording only when this part of the tokens, in slots, has become idle."""
+_ALIGNMENT = 64
+"""Matrix products are slow on sides that are no multiple of a power of two."""
+Differentiate = Callable[[CorruptedBatch, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class _Recording:
+    key: tuple[Any, ...]
+    """What it was recorded for."""
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    grads: list[Tensor | None]
+    sums: Tensor
+
+
+class GraphedPass:
+    """Records `differentiate` for batches of one shape; another shape that comes twice in a row takes its place.
+
+    `differentiate` takes a corrupted batch and the factors of its losses, leaves gradients with the parameters and
+    returns sums. Gradients live in the recording's own memory and are valid until the next call.
+    """
+
+    def __init__(self, differentiate: Differentiate, params: Iterable[nn.Parameter]) -> None:
+        self._differentiate = differentiate
+        self._params = [param for param in params if param.requires_grad]
+        self._recording: _Recording | None = None
+        self._last_key: tuple[Any, ...] | None = None
+        self._num_slots: dict[torch.Size, int] = {}
+
+    def __call__(self, corrupted: CorruptedBatch, factors: Tensor) -> Tensor:
+        corrupted = self._settle_slots(corrupted)
+        key = _describe(corrupted)
+        is_wanted = self._last_key in (None, key)
+        self._last_key = key
+        if self._recording is None or self._recording.key != key:
+            if not is_wanted:
+                return self._differentiate(corrupted, factors)
+            self._recording = None  # its memory is needed for the next one
+            self._recording = self._record(key, corrupted, factors)
+        recording = self._recording
+        torch._foreach_copy_(recording.inputs, [*_list_tensors(corrupted), factors])
+        recording.graph.replay()
+        for param, grad in zip(self._params, recording.grads, strict=True):
+            param.grad = grad
+        return recording.sums
+
+    def _settle_slots(self, corrupted: CorruptedBatch) -> CorruptedBatch:
+        """As many slots as before where they are enough and not far too many; where they grew, they may grow on."""
+        shape, num_tokens, wanted = corrupted.labels.shape, corrupted.labels.numel(), corrupted.num_slots
+        step = num_tokens // _SLOTS_STEP
+        num_slots = self._num_slots.get(shape)
+        if num_slots is None or not wanted <= num_slots <= wanted + step:
+            room = 0 if num_slots is None or wanted < num_slots else step
+            num_slots = self._num_slots[shape] = min(num_tokens, _round_up(wanted + room))
+        return replace(corrupted, num_slots=num_slots)
+
+    def _record(self, key: tuple[Any, ...], corrupted: CorruptedBatch, factors: Tensor) -> _Recording:
+        own, own_factors = _copy(corrupted), factors.clone()
+        dropout_state = torch.cuda.get_rng_state()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_NUM_WARM_UP):
+                self._clear_gradients()
+                self._differentiate(own, own_factors)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._clear_gradients()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads go on meanwhile: one reads data into pinned memory, one writes checkpoints.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            sums = self._differentiate(own, own_factors)
+        torch.cuda.set_rng_state(dropout_state)  # the replay draws what a step without a recording would
+        return _Recording(key, graph, [*_list_tensors(own), own_factors], [param.grad for param in self._params], sums)
+
+    def _clear_gradients(self) -> None:
+        for param in self._params:
+            param.grad = None
+
+
+def _round_up(num_slots: int) -> int:
+    return -(-num_slots // _ALIGNMENT) * _ALIGNMENT
+
+
+def _describe(corrupted: CorruptedBatch) -> tuple[Any, ...]:
+    """All that a recording depends on: what is not a tensor, and the kinds of the tensors."""
+    values = [value for part in (corrupted.batch, corrupted) for value in _list_fields(part).values()]
+    return tuple(
+        (value.shape, value.dtype) if isinstance(value, Tensor) else value
+        for value in values
+        if not isinstance(value, PackedBatch)
+    )
+
+
+def _list_tensors(corrupted: CorruptedBatch) -> list[Tensor]:
+    values = [*_list_fields(corrupted.batch).values(), *_list_fields(corrupted).values()]
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def _copy(corrupted: CorruptedBatch) -> CorruptedBatch:
+    tensors: dict[str, Any] = {
+        name: value.clone() for name, value in _list_fields(corrupted).items() if isinstance(value, Tensor)
+    }
+    return replace(corrupted, batch=corrupted.batch.map_fields(torch.clone), **tensors)
+
+
+def _list_fields(part: Any) -> dict[str, Any]:
+    return {field.name: getattr(part, field.name) for field in fields(part)}

@@ -1,0 +1,228 @@
+"""The dtype to compute in: named, or what is fast on this very machine, measured once and remembered."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from maskwright.errors import InputError
+from maskwright.models.fp8 import has_fp8
+from maskwright.storage import read_json, write_text
+from maskwright.training.distributed.world import World
+
+PrecisionName = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+_WORTHWHILE = 1.2
+"""Fewer bits must be this many times as fast to be chosen."""
+_PATIENCE_S = 1.0
+_NUM_TIMED = 8
+_NUM_LAYERS = 4
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The numbers of the matrix products; weights, norms, softmax and loss stay in fp32.
+
+    fp8 is for the products of compiled layers; whatever else there is computes in bf16 then.
+    """
+
+    name: PrecisionName
+    reason: str = "as configured"
+
+    @property
+    def needs_loss_scale(self) -> bool:
+        """fp16 has so small a range that gradients vanish in it unless the loss is scaled up."""
+        return self.name == "fp16"
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        dtype = _AUTOCAST.get(self.name)
+        return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
+
+    def apply(self) -> None:
+        """Set what the whole process shares."""
+        torch.set_float32_matmul_precision("highest" if self.name == "fp32" else "high")
+
+
+def check_precision(name: PrecisionName | Literal["auto"], device: torch.device) -> None:
+    """Refuse numbers that the device does not have."""
+    for limited, has_it, generation in (("tf32", _has_tf32, "Ampere"), ("fp8", has_fp8, "Ada or Hopper")):
+        if name == limited and not has_it(device):
+            raise InputError(
+                f"training.precision is {name}, which {_describe(device)} does not have; it needs an NVIDIA GPU of the"
+                f" {generation} generation or later; use auto"
+            )
+
+
+def choose_precision(name: PrecisionName | Literal["auto"], device: torch.device) -> Precision:
+    """The named precision where the device has it; `auto` measures on the first use and remembers."""
+    check_precision(name, device)
+    if name != "auto":
+        return Precision(name)
+    speeds = _load_speeds(device) or _measure_and_remember(device)
+    return _pick(speeds)
+
+
+def agree_on_precision(precision: Precision, world: World) -> Precision:
+    """The main process's choice: measured apart, processes may choose differently."""
+    names = get_args(PrecisionName)
+    chosen = names[int(world.sum_facts([names.index(precision.name) if world.is_main else 0.0])[0])]
+    return precision if chosen == precision.name else Precision(chosen, "chosen by the main process")
+
+
+def _pick(speeds: dict[str, float]) -> Precision:
+    """The fastest; ties go to more bits, and fp16, with its small range, must also beat bf16."""
+    chosen: PrecisionName = "fp32"
+    shorter: tuple[PrecisionName, ...] = ("tf32", "bf16", "fp16")
+    for name in shorter:
+        if speeds.get(name, 0.0) > _WORTHWHILE * speeds[chosen]:
+            chosen = name
+    if chosen == "fp32":
+        others = ", ".join(f"{name} {speed:.2g}x" for name, speed in speeds.items() if name != "fp32")
+        return Precision("fp32", f"nothing is clearly faster here: {others}")
+    return Precision(chosen, f"{speeds[chosen]:.2g}x as fast as fp32 here")
+
+
+def _measure_and_remember(device: torch.device) -> dict[str, float]:
+    speeds = measure_speeds(device)
+    file = _cache_file()
+    known = _read_cache(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps(known | {_describe(device): speeds}, indent=2) + "\n")
+    except OSError:
+        return speeds  # a home that cannot be written to: measured again next time
+    return speeds
+
+
+def _load_speeds(device: torch.device) -> dict[str, float] | None:
+    speeds = _read_cache(_cache_file()).get(_describe(device))
+    if not isinstance(speeds, dict) or "fp32" not in speeds:
+        return None
+    return speeds if all(isinstance(speed, float) for speed in speeds.values()) else None
+
+
+def _read_cache(file: Path) -> dict[str, dict[str, float]]:
+    try:
+        return read_json(file)
+    except (OSError, InputError):
+        return {}  # absent or damaged: it is measured and written anew
+
+
+def _cache_file() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "maskwright" / "precision.json"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # a user without a home
+        return Path(tempfile.gettempdir())
+
+
+def measure_speeds(device: torch.device) -> dict[str, float]:
+    """How many times as fast as in fp32 a few layers of training size run, forward and backward."""
+    previous = torch.get_float32_matmul_precision()
+    candidates: list[PrecisionName] = ["fp32", "bf16", "fp16"]
+    if _has_tf32(device):
+        candidates.append("tf32")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what this machine lacks for a precision shows in its speed
+            seconds = {name: _time_products(Precision(name), device) for name in candidates}
+    finally:
+        torch.set_float32_matmul_precision(previous)
+    return {name: seconds["fp32"] / value for name, value in seconds.items()}
+
+
+def _time_products(precision: Precision, device: torch.device) -> float:
+    rows, width = (8192, 2048) if device.type == "cuda" else (256, 256)
+    precision.apply()
+    features = torch.randn(rows, width, device=device)
+    weights = [torch.randn(width, width, device=device, requires_grad=True) for _ in range(_NUM_LAYERS)]
+
+    def run() -> None:
+        with precision.autocast(device):
+            hidden = features
+            for weight in weights:
+                hidden = torch.nn.functional.gelu(hidden @ weight)
+        hidden.sum().backward()
+
+    return _time(run, features)
+
+
+def _time(run: Callable[[], None], result: Tensor) -> float:
+    """Seconds of one call: the best of a few, fewer of them when one alone takes long."""
+    best, begun = float("inf"), time.perf_counter()
+    for index in range(_NUM_TIMED + 1):
+        start = time.perf_counter()
+        run()
+        if result.is_cuda:
+            torch.cuda.synchronize(result.device)
+        seconds = time.perf_counter() - start
+        if index or seconds > _PATIENCE_S:  # the first call also loads kernels
+            best = min(best, seconds)
+        if time.perf_counter() - begun > _PATIENCE_S:
+            break
+    return min(best, seconds)
+
+
+def _has_tf32(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _describe(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+    return f"{_cpu_name()}, torch {torch.__version__}"
+
+
+def _cpu_name() -> str:
+    """The processor and its extensions, which decide what runs fast on it."""
+    return f"{platform.machine()} {platform.processor()} {torch.backends.cpu.get_cpu_capability()}".replace("  ", " ")
+
+
+_START = 2.0**16
+_LARGEST = 2.0**24
+_GROWTH_INTERVAL = 2000
+"""Good steps in a row after which the scale doubles."""
+
+
+class LossScale:
+    """Dynamic loss scaling for fp16 (Micikevicius et al. 2018), decided on the device so that nothing waits.
+
+    Halves after a step that overflowed, doubles after many that did not.
+    """
+
+    def __init__(self, device: torch.device, values: list[float] | None = None) -> None:
+        """`values` are those that `fetch` gave."""
+        scale, num_good = values or [_START, 0.0]
+        self.scale = torch.tensor(scale, device=device)
+        self._num_good = torch.tensor(num_good, device=device)
+
+    def fetch(self) -> list[float]:
+        return [float(self.scale), float(self._num_good)]
+
+    def is_lowest(self) -> Tensor:
+        """Whether an overflow can no longer be blamed on the scale."""
+        return self.scale <= 1.0
+
+    def update(self, skip: Tensor) -> None:
+        """`skip` is 1 where the step overflowed, else 0."""
+        overflowed = skip > 0
+        num_good = torch.where(overflowed, 0.0, self._num_good + 1)
+        grows = num_good >= _GROWTH_INTERVAL
+        factor = torch.where(overflowed, 0.5, torch.where(grows, 2.0, 1.0))
+        self.scale = (self.scale * factor).clamp(1.0, _LARGEST)
+        self._num_good = torch.where(grows, 0.0, num_good)

@@ -1,0 +1,142 @@
+"""One model on one process, copied to many (DDP) or cut in parts over them (FSDP2), behind the same few calls.
+
+The loss is a sum over this process's share of the batch; gradients come out as the mean over processes, so callers
+multiply by the number of processes and divide by the global count.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from maskwright.masking.tokens import CorruptedBatch
+from maskwright.models.encoder import PackedEncoder
+from maskwright.objectives.loss import LossSums
+from maskwright.objectives.objective import Objective
+from maskwright.training.compute.precision import Precision
+from maskwright.training.distributed.world import World, distribute_like, gather_whole
+
+
+class ObjectiveModule(nn.Module):
+    """A model's objective as a forward pass, which is what DDP and FSDP hook into; tensors in a tuple, as they ask."""
+
+    def __init__(self, model: Objective, precision: Precision) -> None:
+        super().__init__()
+        self.model = model
+        self.precision = precision
+
+    def forward(self, corrupted: CorruptedBatch) -> tuple[Tensor, Tensor, Tensor]:
+        with self.precision.autocast(corrupted.labels.device):
+            sums = self.model.loss_sums(corrupted)
+        return sums.losses, sums.counts, sums.figures
+
+
+class Alone:
+    """The model as it is, in one process."""
+
+    def __init__(self, model: Objective, precision: Precision) -> None:
+        self.model = model
+        self._core = ObjectiveModule(model, precision)
+        self._objective: nn.Module = self._core
+
+    @property
+    def trained(self) -> nn.Module:
+        """The module whose parameters the optimizer steps; names as in the model."""
+        return self.model
+
+    def use(self, precision: Precision) -> None:
+        self._core.precision = precision
+
+    def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
+        return LossSums(*self._objective(corrupted))
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """Inside, gradients of this process add up and are not exchanged."""
+        return nullcontext()
+
+    def gather(self) -> None:
+        """Bring the trained weights into `model`; all processes call it together."""
+
+    def scatter(self) -> None:
+        """Bring the weights of `model` to where they are trained."""
+
+    def train(self) -> None:
+        self.trained.train()
+
+
+class Replicated(Alone):
+    """A copy in every process; gradients are exchanged while the backward pass still runs."""
+
+    def __init__(self, model: Objective, precision: Precision) -> None:
+        super().__init__(model, precision)
+        # A foreign encoder may have parts that the objective does not use, such as a pooler.
+        has_unused = not isinstance(model.encoder, PackedEncoder)
+        self._replica = DistributedDataParallel(
+            self._objective, find_unused_parameters=has_unused, gradient_as_bucket_view=True
+        )
+        self._objective = self._replica
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        return self._replica.no_sync()
+
+
+class Sharded(Alone):
+    """Every process holds a part of every weight, gradient and optimizer state; `model` is a whole one on the CPU."""
+
+    def __init__(self, model: Objective, precision: Precision, world: World, device: torch.device) -> None:
+        super().__init__(model.cpu(), precision)
+        self._sharded_model = copy.deepcopy(model).to(device)
+        self._mesh = init_device_mesh(device.type, (world.size,))
+        self._core = ObjectiveModule(self._sharded_model, precision)
+        for part in (self._sharded_model.encoder, *self._sharded_model.other_encoders()):
+            for layer in getattr(part, "layers", ()):
+                fully_shard(layer, mesh=self._mesh)
+        fully_shard(self._core, mesh=self._mesh)
+        self._objective = self._core
+
+    @property
+    def trained(self) -> nn.Module:
+        return self._sharded_model
+
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        assert isinstance(self._objective, FSDPModule)
+        self._objective.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self._objective.set_requires_gradient_sync(True)
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        whole = self.model.state_dict()
+        for name, part in self._sharded_model.state_dict().items():
+            whole[name].copy_(gather_whole(part))
+
+    @torch.no_grad()
+    def scatter(self) -> None:
+        whole = self.model.state_dict()
+        for name, part in self._sharded_model.state_dict().items():
+            part.copy_(distribute_like(whole[name].to(part.device), part))
+
+
+def place_model(
+    model: Objective,
+    precision: Precision,
+    world: World,
+    device: torch.device,
+    parallel: Literal["ddp", "fsdp"],
+) -> Alone:
+    """Put a model onto its device, and between processes where there are several."""
+    if world.size > 1 and parallel == "fsdp":
+        return Sharded(model, precision, world, device)
+    model.to(device)
+    return Replicated(model, precision) if world.size > 1 else Alone(model, precision)

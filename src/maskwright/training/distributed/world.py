@@ -1,0 +1,203 @@
+"""The processes that train one model together: who this one is, sums over all of them, tensors in parts, verdicts.
+
+`torchrun` starts the processes and names them in the environment; without it there is a world of one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from maskwright.errors import FollowerError, LostProcessError, RunError
+from maskwright.training.distributed.liveness import Liveness
+
+Result = TypeVar("Result")
+_COLLECTIVE_TIMEOUT = timedelta(hours=1)
+"""Dead processes are noticed by their silence (`Liveness`), so slow work of one process need not look like death."""
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place among all."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    control: dist.ProcessGroup | None = None
+    """Exchanges small facts between hosts without waiting for their GPUs."""
+    liveness: Liveness | None = None
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place; nothing waits for the device."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def sum_facts(self, facts: list[float]) -> list[float]:
+        """The sum over all processes of a few numbers that the hosts know."""
+        if self.size == 1:
+            return facts
+        tensor = torch.tensor(facts, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self.control)
+        return [float(fact) for fact in tensor]
+
+    def main_first(self, work: Callable[[], Result]) -> Result:
+        """Do the same work in all processes, the main one before the others; what it refuses they do not begin."""
+        if not self.is_main and self.sum_facts([0.0])[0]:
+            raise FollowerError("the main process could not begin")
+        try:
+            result = work()
+        except BaseException:
+            if self.is_main:
+                self.sum_facts([1.0])
+            raise
+        if self.is_main:
+            self.sum_facts([0.0])
+        return result
+
+    @contextmanager
+    def naming_the_departed(self) -> Iterator[None]:
+        """Inside, communication that fails because a process died is an error that names that process."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.liveness is None or not _is_communication_failure(error):
+                raise
+            raise _name_departed(self.liveness) from error
+
+
+def _name_departed(liveness: Liveness) -> RunError:
+    departed, has_died = liveness.find_departed()
+    kind = LostProcessError if has_died else RunError
+    return kind(f"{departed}, so the run ends here; the same command resumes it")
+
+
+def find_dead_process() -> LostProcessError | None:
+    """After a request to end: launchers make it when another process died, and then that is the reason to give."""
+    liveness = _Membership.liveness
+    dead = None if liveness is None else liveness.find_dead()
+    return None if dead is None else LostProcessError(f"{dead}, so the run ends here; the same command resumes it")
+
+
+def describe_missing_process() -> str | None:
+    """Who died or never came, where this process hangs; nothing is waited for."""
+    return None if _Membership.liveness is None else _Membership.liveness.describe_missing()
+
+
+def _is_communication_failure(error: RuntimeError) -> bool:
+    text = str(error)
+    return isinstance(error, dist.DistError) or "gloo" in text or "NCCL" in text or "Connection" in text
+
+
+def is_launched() -> bool:
+    """Whether a launcher such as torchrun started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def is_main_process() -> bool:
+    """Whether this process is, or will be, the one that writes; known before it meets the others."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+class _Membership:
+    """The world this process is in."""
+
+    world = World()
+    liveness: Liveness | None = None
+    """There before the world is: to meet the others may take for ever."""
+
+
+def join_world(on_gpu: bool, silence_limit_s: float = 60.0) -> World:
+    """Meet the other processes, once; a process on its own meets nobody."""
+    if _Membership.world.size == 1 and is_launched():
+        _Membership.world = _meet(on_gpu, silence_limit_s)
+    return _Membership.world
+
+
+def leave_world() -> None:
+    """Part from the other processes; afterwards this one is alone."""
+    world, _Membership.world, _Membership.liveness = _Membership.world, World(), None
+    if world.liveness is not None:
+        world.liveness.stop()
+    if world.size > 1:
+        dist.destroy_process_group()
+
+
+def _meet(on_gpu: bool, silence_limit_s: float) -> World:
+    store, rank, size = next(rendezvous("env://"))
+    if on_gpu:
+        torch.cuda.set_device(local_rank())
+    liveness = Liveness(PrefixStore("liveness", store.clone()), rank, size, silence_limit_s)
+    _Membership.liveness = liveness
+    backend = "nccl" if on_gpu else "gloo"
+    with World(liveness=liveness).naming_the_departed():
+        dist.init_process_group(
+            backend, store=PrefixStore("group", store), rank=rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT
+        )
+        control = dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT) if on_gpu else None
+    return World(rank, size, local_rank(), control, liveness)
+
+
+def local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def gather_whole(tensor: Tensor) -> Tensor:
+    """The whole of a tensor; for one in parts, all processes call this together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def distribute_like(whole: Tensor, like: Tensor) -> Tensor:
+    """This process's part of a tensor that every process has whole."""
+    if not isinstance(like, DTensor):
+        return whole
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def compute_square_sum(tensor: Tensor) -> Tensor:
+    """The squared norm of the whole tensor, as a plain tensor without dimensions."""
+    return gather_whole(tensor.square().sum())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What all processes must agree on before the next step: the time that has passed, and whether to stop."""
+
+    elapsed_s: float
+    """By the main process's clock, since schedules may follow it."""
+    stop: bool
+    signal: int
+    """The signal that asks the run to end, or 0."""
+
+
+def agree(world: World, elapsed_s: float, stop: bool, received: int) -> Verdict:
+    """One process's wish to stop, or the signal it received, is everybody's."""
+    if world.size == 1:
+        return Verdict(elapsed_s, stop, received)
+    elapsed, num_stops, num_terminations, num_interrupts = world.sum_facts(
+        [
+            elapsed_s if world.is_main else 0.0,
+            float(stop),
+            float(received == signal.SIGTERM),
+            float(received == signal.SIGINT),
+        ]
+    )
+    agreed = signal.SIGTERM if num_terminations else signal.SIGINT if num_interrupts else 0
+    return Verdict(elapsed, num_stops > 0, int(agreed))
