@@ -7,7 +7,7 @@ EXTRAS := dev,eval,track,wiki,export,hf
 # Those that need neither a GPU nor files of yours.
 BENCHES := data_prepare data_loader masking train_step inference minimal_pairs ablations processes checkpoint_stall faults
 
-.PHONY: setup train test lint format typecheck imports bench journeys clean
+.PHONY: setup train test test-all lint format typecheck imports bench journeys clean
 
 setup: $(VENV)/.installed
 
@@ -22,6 +22,10 @@ train: setup
 # Two processes with a core each: small models gain nothing from a second thread.
 test: setup lint typecheck imports
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+
+# Those marked slow too: all but what needs a GPU.
+test-all: setup lint typecheck imports
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile -m 'not gpu'
 
 lint: setup
 	$(BIN)/ruff check .

@@ -21,9 +21,13 @@ from typing import Any
 
 _PRELOADED = (
     "torch",
+    "torch._dynamo",  # which the first optimizer imports
     "torch.distributed.fsdp",
+    "maskwright.cli.app",
+    "maskwright.runs.commands",
     "maskwright.runs.pretrain",
     "maskwright.runs.report",
+    "matplotlib.backends.backend_agg",
     "matplotlib.figure",
 )
 _POLL_S = 0.02

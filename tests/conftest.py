@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import functools
+import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer.main
 import yaml
 
 from maskwright.text.tokenizer.tokenizer import Tokenizer
@@ -20,6 +24,9 @@ _SUBJECTS = ["the cat", "a small dog", "my old teacher", "every student", "the q
 _VERBS = ["sees", "follows", "remembers", "likes", "carries"]
 _OBJECTS = ["the green house", "a long road"]
 _ENDINGS = ["", " in the morning", " before it rains", " with great care"]
+_BLANK_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,6 +46,22 @@ def _products_of_fp32_stay_exact() -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
     yield
     torch.set_float32_matmul_precision(before)
+
+
+def _save_blank(figure: Any, target: Any, **options: Any) -> None:
+    if hasattr(target, "write"):
+        target.write(_BLANK_PNG)
+    else:
+        Path(target).write_bytes(_BLANK_PNG)
+
+
+@pytest.fixture(autouse=True)
+def _pictures_are_blank(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Drawing curves takes longer than a tiny run; tests marked `draws` do it, and the runs of session fixtures."""
+    with pytest.MonkeyPatch.context() as patch:
+        if importlib.util.find_spec("matplotlib") and request.node.get_closest_marker("draws") is None:
+            patch.setattr("matplotlib.figure.Figure.savefig", _save_blank)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -81,26 +104,34 @@ _TINY_RUN = {
 }
 
 
+@pytest.fixture(scope="session")
+def build_tiny_values(corpus_file: Path) -> Callable[[Path], dict[str, Any]]:
+    """Settings of a run that takes a second or two, for a folder of runs."""
+
+    def build(out: Path) -> dict[str, Any]:
+        values: dict[str, Any] = copy.deepcopy(_TINY_RUN)
+        values["run"]["out"] = str(out)
+        values["data"]["train"] = str(corpus_file)
+        return values
+
+    return build
+
+
 @pytest.fixture
-def tiny_values(corpus_file: Path, tmp_path: Path) -> dict[str, Any]:
+def tiny_values(build_tiny_values: Callable[[Path], dict[str, Any]], tmp_path: Path) -> dict[str, Any]:
     """Settings of a run that takes a second or two; the run's folder is `tmp_path / "runs" / "tiny"`."""
-    values: dict[str, Any] = copy.deepcopy(_TINY_RUN)
-    values["run"]["out"] = str(tmp_path / "runs")
-    values["data"]["train"] = str(corpus_file)
-    return values
+    return build_tiny_values(tmp_path / "runs")
 
 
 @pytest.fixture(scope="session")
-def trained_run(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_run(build_tiny_values: Callable[[Path], dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run of the tiny settings; copy what you want to change."""
     from rich.console import Console
 
     from maskwright.config import build_config
     from maskwright.runs.pretrain import pretrain
 
-    values: dict[str, Any] = copy.deepcopy(_TINY_RUN)
-    values["run"]["out"] = str(tmp_path_factory.mktemp("trained"))
-    values["data"]["train"] = str(corpus_file)
+    values = build_tiny_values(tmp_path_factory.mktemp("trained"))
     return pretrain(build_config(values), console=Console(quiet=True)).folder.path
 
 
@@ -120,10 +151,16 @@ class CommandResult:
             assert word in self.err
 
 
+_get_command = functools.cache(typer.main.get_command)
+"""Typer reads the signatures of all commands again for each call."""
+
+
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
     """Run `maskwright` with these words, in this process."""
     from maskwright.cli.app import main
+
+    monkeypatch.setattr(typer.main, "get_command", _get_command)
 
     def run(*words: object) -> CommandResult:
         monkeypatch.setattr("sys.argv", ["maskwright", *map(str, words)])

@@ -113,3 +113,16 @@ def test_no_source_file_can_run_what_it_reads(path: Path) -> None:
 def test_the_search_for_such_uses_finds_them(source: str) -> None:
     assert forbidden_uses(source)
     assert not forbidden_uses("model.eval()")
+
+
+def test_test_modules_do_not_import_each_other() -> None:
+    """What several of them use is a fixture of a conftest.py, or a helper module without test_ in its name."""
+    tests = Path(__file__).parent
+    names = {path.stem for path in tests.rglob("test_*.py")}
+    imported = [
+        f"{path.relative_to(tests)} imports {name}"
+        for path in sorted(tests.rglob("*.py"))
+        for name in _imports(ast.parse(path.read_text(encoding="utf-8")))
+        if names.intersection(name.split("."))
+    ]
+    assert imported == []

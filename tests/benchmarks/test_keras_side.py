@@ -148,6 +148,7 @@ def test_the_script_needs_only_its_own_environment() -> None:
     assert foreign == {"keras", "keras_hub", "numpy"}
 
 
+@pytest.mark.draws
 def test_rows_of_keras_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     import chart

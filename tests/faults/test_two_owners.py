@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,6 @@ from prestarted import Child, Prestarted
 from maskwright import ownership
 from maskwright.errors import InputError
 from maskwright.ownership import owning
-
-
-@pytest.fixture(scope="module")
-def lab(prestarted: Prestarted, tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    lab = Lab(tmp_path_factory.mktemp("lab"), prestarted)
-    lab.run_unbroken()
-    return lab
 
 
 def own_until_killed(target: str) -> None:
@@ -183,18 +176,20 @@ class TestOtherMachines:
 
 
 def test_a_second_train_is_refused_and_the_first_ends_as_if_alone(lab: Lab) -> None:
-    first = lab.start("twice")
-    while first.poll() is None and last_step(lab.folder / "twice") < 5:
+    first = lab.start("owned")
+    while first.poll() is None and last_step(lab.folder / "owned") < 1:
         time.sleep(0.005)
-    words = lab.words("twice")
+    first.send(signal.SIGSTOP)  # or a quick machine would be done with it before the others have begun
+    words = lab.words("owned")
     for number, more in enumerate(([], ["--overwrite"])):
         second = lab.start(f"second{number}", words=[*words, *more])
         assert second.wait() == 2
         assert f"is being written by process {first.pid} on" in second.text()
         assert "choose another run.name" in second.text()
+    first.send(signal.SIGCONT)
     assert first.wait() == 0
-    assert read_result(lab.folder / "twice") == lab.expected
-    assert list((lab.folder / "twice").glob(".*")) == []
+    assert read_result(lab.folder / "owned") == lab.expected
+    assert list((lab.folder / "owned").glob(".*")) == []
 
 
 def test_two_that_begin_at_the_same_moment_are_one_run(lab: Lab) -> None:
@@ -232,16 +227,30 @@ def test_two_that_begin_at_the_same_moment_are_one_run(lab: Lab) -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_every_verb_refuses_a_target_that_another_process_writes(
-    lab: Lab, tmp_path: Path, words: list[str], lock: str
+def test_every_verb_refuses_a_target_that_another_writes(
+    command: Callable[..., Any], corpus_file: Path, trained_run: Path, tmp_path: Path, words: list[str], lock: str
 ) -> None:
+    """The other is a thread here, which is as strange to a command as another process, and begins at once."""
     labels = tmp_path / "labels.jsonl"
     labels.write_text("".join(json.dumps({"text": f"cat {n}", "label": "ab"[n % 2]}) + "\n" for n in range(20)))
-    places = {"text": lab.folder / "text.txt", "run": lab.folder / "unbroken", "out": tmp_path / "out"}
+    places = {"text": corpus_file, "run": trained_run, "out": tmp_path / "out"}
     filled = [word.format(**places, labels=labels) for word in words]
-    with owning(tmp_path / "out", lock=tmp_path / lock):
-        child = lab.start("verb", words=filled)
-        assert child.wait() == 2, child.text()
-        assert f"is being written by process {os.getpid()} on" in child.text()
-        assert "Traceback" not in child.text()
+    has_begun, is_over = threading.Event(), threading.Event()
+
+    def own() -> None:
+        with owning(tmp_path / "out", lock=tmp_path / lock):
+            has_begun.set()
+            is_over.wait()
+
+    other = threading.Thread(target=own)
+    other.start()
+    has_begun.wait()
+    try:
+        result = command(*filled)
+    finally:
+        is_over.set()
+        other.join()
+    assert result.code == 2, result
+    assert f"is being written by process {os.getpid()} on" in result.err
+    assert "Traceback" not in result.out + result.err
     assert {path.name for path in tmp_path.iterdir()} <= {"labels.jsonl", "out"}

@@ -253,8 +253,8 @@ def test_settings_that_cannot_be_are_refused(
     assert not (tmp_path / "adapted").exists()
 
 
-def test_freezing_needs_a_trained_encoder(tmp_path: Path) -> None:
-    config = build_config({"model": {"freeze_encoder": True}, "run": {"out": str(tmp_path)}})
+def test_freezing_needs_a_trained_encoder(tiny_values: dict[str, Any]) -> None:
+    config = build_config(tiny_values | {"model": {"freeze_encoder": True}})
     with pytest.raises(InputError, match=r"give the trained one as model\.from"):
         pretrain(config, console=QUIET)
 

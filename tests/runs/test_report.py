@@ -11,6 +11,8 @@ from maskwright.inference.visualize import PredictionSample, PredictionView
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.report import format_figures, write_report
 
+pytestmark = pytest.mark.draws
+
 FIGURES: dict[str, Any] = {
     "loss": 3.25,
     "accuracy": 0.271,

@@ -30,6 +30,8 @@ from maskwright.tasks.sequence.regression import Regression
 from maskwright.tasks.similarity.contrastive import ContrastiveSimilarity
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.draws
+
 PNG = b"\x89PNG"
 ONE_CLASS = {"precision": 0.5, "recall": 0.25, "f1": 1 / 3, "examples": 4.0}
 

@@ -14,32 +14,22 @@ import pytest
 import torch
 from interruption import assert_resumes_exactly
 from rich.console import Console
-from task_lab import Lab, build_records, write_lines
+from task_lab import SETTINGS, Lab, build_records, read_final, run, write_lines
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from maskwright.errors import InputError, RunError, RunInterruptedError
 from maskwright.runs.duration import DurationNotice
-from maskwright.runs.finetune.finetune import FinishedTask, finetune
+from maskwright.runs.finetune.finetune import finetune
 from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.runs.folder import RunFolder
-from maskwright.tasks.config import TaskConfig, load_task_config
+from maskwright.tasks.config import load_task_config
 from maskwright.tasks.model import TaskModel
 from maskwright.training.trainer import Trainer
 from tolerances import assert_rounded, count_terms, rounding
 
-SETTINGS = ("training.device=cpu", "training.precision=fp32", "training.log_every_steps=4")
-
 
 class KilledError(BaseException):
     """As final as a kill: no handler of ours catches it."""
-
-
-def run(config: TaskConfig, out: Path, *settings: str, **options: Any) -> FinishedTask:
-    return finetune(config, out, settings=[*SETTINGS, *settings], console=Console(quiet=True), **options)
-
-
-def read_final(folder: Path) -> dict[str, Any]:
-    return dict(json.loads((folder / "final.json").read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,7 @@ from interruption import assert_resumes_exactly
 from qa_lab import build_questions, write_squad
 from rich.console import Console
 from similarity_lab import build_pairs
-from task_lab import Lab, write_lines
-from test_finetune_run import run
-from test_ner_run import write_conll
+from task_lab import Lab, run, write_conll, write_lines
 
 import maskwright as mw
 from maskwright.batch import to_padded

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_task_parity import LENGTHS, MAGNITUDE, NUM_TERMS, SETTINGS, build_inputs, compare_gradients, pad
+from parity_lab import LENGTHS, MAGNITUDE, NUM_TERMS, SETTINGS, build_inputs, compare_gradients, pad
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForTokenClassification
 

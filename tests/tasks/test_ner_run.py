@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import random
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,7 @@ import pytest
 import torch
 from interruption import assert_resumes_exactly
 from rich.console import Console
-from task_lab import Lab
-from test_finetune_run import read_final, run
+from task_lab import Lab, read_final, run, write_conll
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from maskwright.errors import InputError, InputWarning
@@ -25,25 +23,6 @@ from maskwright.runs.folder import RunFolder
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.model import TaskModel
 from tolerances import assert_rounded, count_terms, rounding
-
-SUBJECTS = ["the cat/PER", "a small dog/PER", "my old/PER teacher/PER", "every student/PER"]
-VERBS = ["likes", "follows", "sees", "remembers"]
-OBJECTS = ["the green/LOC house/LOC", "a long road/LOC", "the quiet river/LOC"]
-
-
-def write_conll(path: Path, num_sentences: int, seed: int) -> Path:
-    """In BIO, from words with their types."""
-    generator = random.Random(seed)
-    lines: list[str] = []
-    for _ in range(num_sentences):
-        parts = [generator.choice(one) for one in (SUBJECTS, VERBS, OBJECTS)]
-        before = ""
-        for word, _, name in (part.partition("/") for part in " ".join(parts).split()):
-            lines.append(f"{word}\t{('I-' if name == before else 'B-') + name if name else 'O'}")
-            before = name
-        lines.append("")
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_task_parity import MAGNITUDE, NUM_TERMS, SETTINGS, build_inputs, compare_gradients, pack, pad
+from parity_lab import MAGNITUDE, NUM_TERMS, SETTINGS, build_inputs, compare_gradients, pack, pad
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from maskwright.batch import IGNORED_LABEL

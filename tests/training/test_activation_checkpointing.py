@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from test_step import compute_gradients
+from kept_gradients import compute_gradients
 
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT

@@ -4,37 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from kept_gradients import build_step, compute_gradients
 
 from maskwright.batch import as_packed
 from maskwright.sections.training import OptimizerConfig
 from maskwright.training.batches import concatenate
-from maskwright.training.compute.precision import Precision
-from maskwright.training.distributed.parallel import Alone
-from maskwright.training.distributed.world import World
-from maskwright.training.micro_batches import MicroBatches
-from maskwright.training.optim.optimizers import OptimizerSet, build_optimizers
-from maskwright.training.step import TrainStep
+from maskwright.training.optim.optimizers import build_optimizers
 from tolerances import assert_rounded, count_terms
 
 NUM_TERMS = count_terms(num_layers=1, width=16, length=16)
-
-
-class KeepGradients(OptimizerSet):
-    """Leaves the weights alone, so that gradients can be compared."""
-
-    def step(self, skip=None) -> None: ...
-
-
-def build_step(model, optimizers, seed, max_norm, micro_batch_tokens=None):
-    micro_batches = MicroBatches(micro_batch_tokens, is_alone=True, warn=pytest.fail)
-    return TrainStep(Alone(model, Precision("fp32")), optimizers, World(), seed, max_norm, micro_batches)
-
-
-def compute_gradients(model, batch, *, step=0, micro_batch_tokens=None, max_norm=None, mask_ratio=0.3):
-    optimizers = KeepGradients([torch.optim.SGD(model.parameters(), lr=1.0)], model)
-    train_step = build_step(model, optimizers, 7, max_norm, micro_batch_tokens)
-    result = train_step(batch, step=step, epoch=0, mask_ratio=mask_ratio)
-    return result, {name: param.grad.clone() for name, param in model.named_parameters()}
 
 
 def test_micro_batches_give_the_gradients_of_the_whole_batch(build_model, build_loader):

@@ -6,6 +6,7 @@ Sources are the language reference topics of `pydoc` and the docstrings of the s
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sysconfig
 from collections.abc import Iterator
@@ -22,9 +23,13 @@ _MIN_WORDS = 4
 
 def read_python_documentation() -> list[str]:
     """One document per section of a topic or per docstring, a paragraph to a line; no paragraph occurs twice."""
+    return list(_read_documents(Path(sysconfig.get_paths()["stdlib"])))
+
+
+@functools.cache  # parsing takes seconds, and a run asks for the fingerprint and then for the texts
+def _read_documents(stdlib: Path) -> tuple[str, ...]:
     seen: set[str] = set()
     documents = []
-    stdlib = Path(sysconfig.get_paths()["stdlib"])
     for raw in _raw_documents(stdlib):
         paragraphs = [paragraph for paragraph in dict.fromkeys(_split_paragraphs(raw)) if paragraph not in seen]
         seen.update(paragraphs)
@@ -32,7 +37,7 @@ def read_python_documentation() -> list[str]:
             documents.append("\n".join(paragraphs))
     if not documents:
         raise InputError(f"this Python carries no documentation in {stdlib}; give a text file as data.train")
-    return documents
+    return tuple(documents)
 
 
 def _raw_documents(stdlib: Path) -> Iterator[str]:
