@@ -80,7 +80,7 @@ class Engine:
         )
 
     def settle_precision(self, state: TrainingState) -> None:
-        """A run goes on in the numbers it was begun in, also where `auto` would choose others now."""
+        """A run goes on in the precision it was begun in, also where `auto` would choose others now."""
         begun_in = state.precision
         if begun_in is not None and begun_in != self.precision.name:
             if self.config.precision != "auto":
