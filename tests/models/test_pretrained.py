@@ -10,8 +10,8 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.families import FAMILIES, family_of
+from maskwright.models.files.model_folder import resolve_folder
 from maskwright.models.modernbert import ModernBERT
-from maskwright.models.pretrained import resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from tolerances import assert_rounded, count_terms
 

@@ -14,7 +14,7 @@ from maskwright.config import Config, flatten
 from maskwright.errors import InputError
 from maskwright.export.comparison import Comparison
 from maskwright.export.markdown import build_table, escape
-from maskwright.models.encoding import find_hidden_size, find_max_length
+from maskwright.models.any_encoder import find_hidden_size, find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.evaluate import EVALUATION_RATIO

@@ -24,12 +24,11 @@ from maskwright.export.comparison import (
     split_rows,
 )
 from maskwright.export.obstacles import find_obstacles
+from maskwright.models.any_encoder import find_max_length
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_max_length
-from maskwright.models.pretrained import OWN_TYPE_PREFIX
+from maskwright.models.files.model_folder import CONFIG_FILE, OWN_TYPE_PREFIX
 from maskwright.models.transformers_encoder import TransformersEncoder
-from maskwright.models.transformers_loading import quiet_transformers
-from maskwright.models.weights_reading import CONFIG_FILE
+from maskwright.models.transformers_model import quiet_transformers
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.storage import read_json, write_text
 from maskwright.text.tokenizer import Tokenizer

@@ -6,8 +6,9 @@ from torch import nn
 
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import family_of
+from maskwright.models.files.model_folder import OWN_TYPE_PREFIX
 from maskwright.models.modernbert import ModernBERT
-from maskwright.models.pretrained import OWN_TYPE_PREFIX, describe_encoder
+from maskwright.models.pretrained import describe_encoder
 from maskwright.models.transformers_encoder import TransformersEncoder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 

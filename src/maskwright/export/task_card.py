@@ -11,7 +11,7 @@ import yaml
 from maskwright.export.card import TRAINING_CONFIG_FILE, CardOptions, format_figure, is_number, show_code
 from maskwright.export.comparison import Comparison
 from maskwright.export.markdown import build_table, escape
-from maskwright.models.encoding import find_max_length, name_encoder
+from maskwright.models.any_encoder import find_max_length, name_encoder
 from maskwright.tasks.model import TaskModel
 
 _MOST_NAMED = 20

@@ -10,7 +10,7 @@ from torch import Tensor
 from maskwright.export.comparison import Comparison, Sample, split_rows
 from maskwright.export.huggingface import TheirLayout, refuse, write_compared
 from maskwright.export.obstacles import find_encoder_obstacles
-from maskwright.models.pretrained import OWN_TYPE_PREFIX
+from maskwright.models.files.model_folder import OWN_TYPE_PREFIX
 from maskwright.tasks.foreign import has_own_head
 from maskwright.tasks.model import TaskModel
 from maskwright.text.tokenizer import Tokenizer

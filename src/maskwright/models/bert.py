@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, SelfAttention
-from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import (
     EncoderShape,
     PackedEncoder,
@@ -24,7 +23,7 @@ from maskwright.models.encoder import (
     check_shape,
 )
 from maskwright.models.init import ResidualInit
-from maskwright.models.layers import Linear, NormalizationType, StochasticDepth, build_activation, build_norm
+from maskwright.models.layers import Dropout, Linear, NormalizationType, StochasticDepth, build_activation, build_norm
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,13 @@ from torch.utils.checkpoint import checkpoint
 
 from maskwright.batch import check_padded, join_inputs
 from maskwright.errors import InputError
-from maskwright.models.attention import AttentionMask, build_attention_mask, limit_to_window
-from maskwright.models.block_masks import build_block_mask, supports_blocks
+from maskwright.models.attention import (
+    AttentionMask,
+    build_attention_mask,
+    build_block_mask,
+    limit_to_window,
+    supports_blocks,
+)
 from maskwright.models.compilation import LayerCompiler
 from maskwright.models.init import init_weights, zero_residual_outputs
 from maskwright.models.layers import ACTIVATIONS

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, Rotation, SelfAttention
-from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import (
     EncoderShape,
     PackedEncoder,
@@ -23,8 +23,7 @@ from maskwright.models.encoder import (
     check_shape,
 )
 from maskwright.models.init import ResidualInit
-from maskwright.models.layers import LayerNorm, Linear, LinearAfterGate, build_activation
-from maskwright.models.rotary_ramp import RotaryRamp
+from maskwright.models.layers import Dropout, LayerNorm, Linear, LinearAfterGate, build_activation
 
 
 @dataclass(frozen=True)
@@ -99,6 +98,28 @@ class ModernBertLayer(nn.Module):
         hidden = hidden + self.attention_dropout(attended)
         value, gate = self.up(self.feed_forward_norm(hidden)).chunk(2, dim=-1)
         return hidden + self.down(self.dropout(self.activation(value) * gate))
+
+
+class RotaryRamp(nn.Module):
+    """The bases of global and local layers, from one pair to another over a share of a run, evenly in logarithms."""
+
+    bases: Tensor
+    """(2,) on the device, where recorded passes read them anew in every step."""
+
+    def __init__(self, begin: tuple[float, float], end: tuple[float, float], share: float) -> None:
+        super().__init__()
+        self.begin, self.end, self.share = begin, end, share
+        self.register_buffer("bases", torch.tensor(begin), persistent=False)
+
+    def follow(self, progress: float) -> tuple[float, float]:
+        """Set the bases of this part of the run, and return them."""
+        done = min(1.0, progress / self.share)
+        in_global, in_local = (
+            end if done == 1 else begin * (end / begin) ** done for begin, end in zip(self.begin, self.end, strict=True)
+        )
+        self.bases[0].fill_(in_global)
+        self.bases[1].fill_(in_local)
+        return in_global, in_local
 
 
 class ModernBERT(PackedEncoder):

@@ -6,132 +6,28 @@ any other is written under a type of ours, so that they refuse it rather than co
 
 from __future__ import annotations
 
-import json
-import re
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from maskwright.errors import InputError, InputWarning
+from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import FAMILIES, family_of
-from maskwright.models.family import Family, State
-from maskwright.models.weights_file import write_safetensors
-from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_config, read_weights
-from maskwright.storage import naming, restore_folder, write_text
+from maskwright.models.family import Family
+from maskwright.models.files.model_folder import (
+    CONFIG_FILE,
+    OWN_KEY,
+    OWN_TYPE_PREFIX,
+    copy_to_cpu,
+    read_model_folder,
+    read_own_settings,
+    resolve_folder,
+    write_model_folder,
+)
 from maskwright.suggestions import suggest
-
-MODEL_FOLDER = "model"
-CHECKPOINTS_FOLDER = "checkpoints"
-OWN_TYPE_PREFIX = "maskwright_"
-OWN_KEY = "maskwright"
-"""The object in config.json with what Hugging Face's names do not cover."""
-_MAX_NAMED = 5
-_CHECKPOINT_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
-"""As they are written: other digits and leading zeros would name a step twice."""
-
-
-def resolve_folder(folder_or_id: str | Path) -> Path:
-    """The model folder behind a model folder, a run, a checkpoint or a hub id.
-
-    An unfinished run stands for its newest checkpoint; a hub id is downloaded, weights and tokenizer files only.
-    """
-    if not isinstance(folder_or_id, str | Path):
-        raise InputError(f"a model is {folder_or_id!r:.80}; expected a model folder, a run, a checkpoint or a hub id")
-    folder = Path(folder_or_id)
-    restore_folder(folder)
-    if folder.is_dir():
-        return _find_model_folder(folder)
-    name = str(folder_or_id)
-    is_path = name.count("/") > 1 or name.startswith((".", "/", "~")) or ("/" in name and folder.parent.is_dir())
-    if folder.exists() or is_path:
-        raise InputError(f"no model folder at {name}")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(
-            snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model"])
-        )
-    except Exception as error:  # the hub client raises many kinds for "not there" and "not reachable"
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"'{name}' is neither a folder nor a model the hub could give: {reason}") from error
-
-
-def _find_model_folder(folder: Path) -> Path:
-    candidates = [folder, folder / MODEL_FOLDER]
-    candidates += [checkpoint / MODEL_FOLDER for checkpoint in list_checkpoints(folder / CHECKPOINTS_FOLDER)]
-    return next((candidate for candidate in candidates if (candidate / CONFIG_FILE).is_file()), folder)
-
-
-def list_checkpoints(folder: Path) -> list[Path]:
-    """The `step-N` folders in a folder, newest first."""
-    checkpoints = [path for path in folder.glob("step-*") if _CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(checkpoints, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
-
-
-def read_model_folder(folder: Path) -> tuple[dict[str, Any], State]:
-    """The configuration and the weights of a model folder, checked to be readable."""
-    return read_config(folder), read_weights(folder)
-
-
-def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """`weights` are tensors of their own on the CPU, as `copy_to_cpu` makes them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{WEIGHTS_FILE}.tmp"
-    try:
-        with naming(folder / WEIGHTS_FILE):
-            write_safetensors(temporary, weights, metadata={"format": "pt"})
-            temporary.replace(folder / WEIGHTS_FILE)
-    finally:
-        temporary.unlink(missing_ok=True)
-    write_text(folder / CONFIG_FILE, json.dumps(config, indent=2) + "\n")
-
-
-def copy_to_cpu(tensors: Mapping[str, Tensor], wait: bool = True) -> State:
-    """Copies that share no memory, as safetensors needs them: the blocks of a stacked weight do share.
-
-    Without `wait` copies from a GPU still run on return; wait for the device before they are read.
-    """
-
-    def copy(tensor: Tensor) -> Tensor:
-        empty = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-        return empty.copy_(tensor.detach(), non_blocking=True)
-
-    copies = {name: copy(tensor) for name, tensor in tensors.items()}
-    if wait and any(tensor.is_cuda for tensor in tensors.values()):
-        torch.cuda.synchronize()
-    return copies
-
-
-def load_into(module: nn.Module, state: Mapping[str, Tensor], source: Path) -> None:
-    """Fill a module, naming what is missing or of another shape."""
-    expected = module.state_dict()
-    missing = sorted(set(expected) - set(state))
-    if missing:
-        raise InputError(f"{source} lacks {len(missing)} weights of the model, first '{missing[0]}'")
-    for name, tensor in expected.items():
-        if state[name].shape != tensor.shape:
-            raise InputError(
-                f"{source}: '{name}' has shape {tuple(state[name].shape)}, the configuration says {tuple(tensor.shape)}"
-            )
-    module.load_state_dict({name: state[name] for name in expected})
-
-
-def warn_of_unused(modules: Iterable[str], folder: Path) -> None:
-    """Say which weights of a folder a masked language model has no place for."""
-    names = sorted(modules)
-    if names:
-        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-        warnings.warn(
-            f"{folder}: weights of {', '.join(names[:_MAX_NAMED])}{more} are left aside, as a masked language model has"
-            " no place for them",
-            InputWarning,
-            stacklevel=3,
-        )
 
 
 def find_family(config: Mapping[str, Any], folder: Path) -> Family:
@@ -156,15 +52,6 @@ def describe_encoder(encoder: PackedEncoder, with_head: bool, is_expressible: bo
         **values,
         OWN_KEY: {"encoder": own},
     }
-
-
-def read_own_settings(config: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """What a config.json holds beside Hugging Face's names; nothing in one that others wrote."""
-    own = config.get(OWN_KEY, {})
-    settings = own.get(part, {}) if isinstance(own, dict) else None
-    if not isinstance(settings, dict):
-        raise InputError(f"'{OWN_KEY}' must hold an object '{part}'")
-    return settings
 
 
 def build_encoder(config: Mapping[str, Any], folder: Path, weights: Mapping[str, Tensor]) -> PackedEncoder:

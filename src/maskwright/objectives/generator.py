@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
-from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.init import init_weights
-from maskwright.models.layers import LayerNorm
+from maskwright.models.layers import Dropout, LayerNorm
 from maskwright.models.modernbert import ModernBERT
 
 _EMBEDDING_PARTS: dict[type[PackedEncoder], tuple[str, ...]] = {

@@ -21,15 +21,19 @@ from maskwright.errors import InputError, InputWarning
 from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
 from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy, TokenMasker
+from maskwright.models.any_encoder import (
+    check_has_weights,
+    encode,
+    find_hidden_size,
+    find_input_embedding,
+    find_max_length,
+)
 from maskwright.models.compilation import FunctionCompiler
-from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import encode, find_hidden_size, find_input_embedding, find_max_length
 from maskwright.models.init import init_weights
-from maskwright.models.keras_encoder import check_has_weights
-from maskwright.models.layers import ACTIVATIONS, LayerNorm, build_activation
+from maskwright.models.layers import ACTIVATIONS, Dropout, LayerNorm, build_activation
 from maskwright.models.output import MaskedLMOutput
-from maskwright.models.transformers_head import TransformersHead
+from maskwright.models.transformers_model import TransformersHead
 from maskwright.objectives import arguments
 from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
 from maskwright.objectives.next_tokens import shift_left

@@ -10,17 +10,17 @@ from typing import Any
 from maskwright.errors import InputError
 from maskwright.models.families import family_of
 from maskwright.models.family import State
-from maskwright.models.pretrained import (
+from maskwright.models.files.model_folder import (
+    CONFIG_FILE,
     OWN_KEY,
-    build_encoder,
     copy_to_cpu,
-    describe_encoder,
     load_into,
     read_model_folder,
     read_own_settings,
     resolve_folder,
 )
-from maskwright.models.weights_reading import CONFIG_FILE, read_tensors
+from maskwright.models.files.safetensors_file import read_tensors
+from maskwright.models.pretrained import build_encoder, describe_encoder
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.text.tokenizer import as_tokenizer

@@ -11,26 +11,27 @@ from typing import Any
 from torch import nn
 
 from maskwright.errors import InputError, InputWarning
+from maskwright.models.any_encoder import find_stable_names
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import BERT_FAMILY, FAMILIES, MODERNBERT_FAMILY, family_of
 from maskwright.models.family import Family, State
-from maskwright.models.fine_tuned import find_task_architecture
-from maskwright.models.keras_encoder import find_stable_names
-from maskwright.models.pretrained import (
+from maskwright.models.files.model_folder import (
+    CONFIG_FILE,
     OWN_KEY,
     OWN_TYPE_PREFIX,
-    build_encoder,
+    WEIGHTS_FILE,
     copy_to_cpu,
-    describe_encoder,
-    find_family,
+    find_task_architecture,
     load_into,
+    read_config,
     read_model_folder,
     read_own_settings,
+    read_shapes,
     resolve_folder,
     warn_of_unused,
 )
-from maskwright.models.transformers_loading import describe_config, is_foreign
-from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_config, read_shapes
+from maskwright.models.pretrained import build_encoder, describe_encoder, find_family
+from maskwright.models.transformers_model import describe_config, is_foreign
 from maskwright.objectives.foreign_lm import fill_foreign, load_foreign, to_foreign_state
 from maskwright.objectives.kinds import Build, describe_objective, find_objective
 from maskwright.objectives.masked_lm import MaskedLanguageModel

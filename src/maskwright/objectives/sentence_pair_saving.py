@@ -15,14 +15,18 @@ from torch import nn
 
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
-from maskwright.models.pretrained import (
+from maskwright.models.files.model_folder import (
+    CONFIG_FILE,
     OWN_KEY,
+    WEIGHTS_FILE,
     copy_to_cpu,
     load_into,
+    read_config,
     read_own_settings,
+    read_weights,
     resolve_folder,
 )
-from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_config, read_tensors, read_weights
+from maskwright.models.files.safetensors_file import read_tensors
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.saving import fill_masked_lm, load_masked_lm, snapshot_masked_lm
 from maskwright.objectives.sentence_pairs import SentencePairModel

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from maskwright.batch import IGNORED_LABEL, PackedBatch
 from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch
-from maskwright.models.encoding import encode, find_hidden_size
+from maskwright.models.any_encoder import encode, find_hidden_size
 from maskwright.models.init import init_weights
 from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
 from maskwright.objectives.masked_lm import MaskedLanguageModel

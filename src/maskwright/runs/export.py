@@ -17,9 +17,7 @@ from maskwright.errors import InputError
 from maskwright.export.card import CARD_FILE, TRAINING_CONFIG_FILE, CardOptions, Origin, build_card
 from maskwright.export.huggingface import export_huggingface
 from maskwright.export.sentence_transformers import export_sentence_transformers
-from maskwright.models.fine_tuned import find_task_architecture
-from maskwright.models.pretrained import read_own_settings, resolve_folder
-from maskwright.models.weights_reading import read_config
+from maskwright.models.files.model_folder import find_task_architecture, read_config, read_own_settings, resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.ownership import owning
 from maskwright.runs.export_detector import holds_detector, load_detector, write_detector_folder

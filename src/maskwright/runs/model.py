@@ -11,13 +11,13 @@ from torch import nn
 from maskwright.config import Config, change_config
 from maskwright.errors import InputError, InputWarning
 from maskwright.masking.strategies import build_masker
+from maskwright.models.any_encoder import find_max_length
 from maskwright.models.bert import BERT
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_max_length
+from maskwright.models.files.model_folder import read_config, resolve_folder
 from maskwright.models.modernbert import ModernBERT
-from maskwright.models.pretrained import outline_encoder, resolve_folder
-from maskwright.models.transformers_loading import is_foreign
-from maskwright.models.weights_reading import read_config
+from maskwright.models.pretrained import outline_encoder
+from maskwright.models.transformers_model import is_foreign
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE

@@ -9,8 +9,7 @@ from typing import Any
 from torch import nn
 
 from maskwright.errors import InputError
-from maskwright.models.modernbert import ModernBERT
-from maskwright.models.rotary_ramp import RotaryRamp
+from maskwright.models.modernbert import ModernBERT, RotaryRamp
 
 _BASES = ("global_rope_theta", "local_rope_theta")
 STRETCHING_SETTINGS = ("max_position_embeddings", *_BASES)

@@ -13,10 +13,10 @@ from typing import Any, Protocol, Self
 from torch import nn
 
 from maskwright.errors import InputError
+from maskwright.models.any_encoder import find_hidden_size
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_hidden_size
-from maskwright.models.pretrained import read_own_settings
-from maskwright.models.transformers_loading import ENCODER
+from maskwright.models.files.model_folder import read_own_settings
+from maskwright.models.transformers_model import ENCODER
 from maskwright.suggestions import suggest
 from maskwright.tasks.columns import ColumnNames
 from maskwright.tasks.config import TaskConfig

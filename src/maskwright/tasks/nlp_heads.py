@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError, check_count
+from maskwright.models.any_encoder import find_hidden_size, read_hidden_state
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_hidden_size, read_hidden_state
 from maskwright.models.families import family_of
-from maskwright.models.pretrained import OWN_KEY, OWN_TYPE_PREFIX
+from maskwright.models.files.model_folder import OWN_KEY, OWN_TYPE_PREFIX
 from maskwright.suggestions import suggest
 from maskwright.tasks.model import TaskOutput
 from maskwright.tasks.ner.token_classification import TokenClassification

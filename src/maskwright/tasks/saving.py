@@ -10,24 +10,23 @@ from typing import Any
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
+from maskwright.models.any_encoder import find_hidden_size
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_hidden_size
 from maskwright.models.families import family_of
 from maskwright.models.family import State
-from maskwright.models.pretrained import (
+from maskwright.models.files.model_folder import (
     OWN_KEY,
     OWN_TYPE_PREFIX,
-    build_encoder,
+    WEIGHTS_FILE,
     copy_to_cpu,
-    describe_encoder,
     load_into,
     read_model_folder,
     read_own_settings,
     resolve_folder,
 )
+from maskwright.models.pretrained import build_encoder, describe_encoder
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
-from maskwright.models.transformers_loading import is_foreign
-from maskwright.models.weights_reading import WEIGHTS_FILE
+from maskwright.models.transformers_model import is_foreign
 from maskwright.objectives.saving import CUSTOM_TYPE
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.tasks.foreign import build_foreign, describe_foreign, fill_foreign, load_foreign_encoder

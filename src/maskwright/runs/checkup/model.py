@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from maskwright.config import Config
-from maskwright.models.encoding import find_hidden_size
+from maskwright.models.any_encoder import find_hidden_size
 from maskwright.runs.checkup.findings import Finding
 from maskwright.runs.model import TrainedModel
 from maskwright.training.engine import Engine

@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
-from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import MODERNBERT_FAMILY, family_of
 from maskwright.models.init import init_weights
+from maskwright.models.layers import Dropout
 from maskwright.tasks.sequence.layouts import build_modernbert_shape, describe_modernbert_shape, read_dropout
 from maskwright.tasks.task_head import Answered, HeadFiles, SequenceTransform, TaskHead
 

@@ -9,7 +9,7 @@ from typing import Any
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import MODERNBERT_FAMILY, family_of
-from maskwright.models.weights_reading import CONFIG_FILE
+from maskwright.models.files.model_folder import CONFIG_FILE
 from maskwright.tasks.task_head import HeadFiles, SequenceHead, SequenceHeadShape, SequenceTransform
 
 _DEFAULT_DROPOUT = 0.1

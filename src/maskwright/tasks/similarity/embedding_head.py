@@ -9,11 +9,11 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
+from maskwright.models.any_encoder import name_encoder
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import name_encoder
 from maskwright.models.families import family_of
-from maskwright.models.pretrained import read_own_settings
-from maskwright.models.sentence_files import describe_pooling
+from maskwright.models.files.model_folder import read_own_settings
+from maskwright.models.files.sentence_files import describe_pooling
 from maskwright.models.transformers_encoder import TunedEncoder
 from maskwright.suggestions import suggest
 from maskwright.tasks.pooling import Pooling, pool
