@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from maskwright.models.encoder import PackedEncoder
-from maskwright.models.families import family_of
+from maskwright.models.encoder import PackedEncoder, describe_encoder
 from maskwright.models.files.model_folder import OWN_TYPE_PREFIX
-from maskwright.models.modernbert import ModernBERT
-from maskwright.models.pretrained import describe_encoder
 from maskwright.models.transformers_encoder import TransformersEncoder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 
@@ -71,8 +68,8 @@ def _find_head_obstacles(model: MaskedLanguageModel, encoder: PackedEncoder) -> 
             f"the norm of its prediction head has eps {model.mlm_norm.eps:g} and its encoder's {encoder.norm_eps:g},"
             " theirs has one for both"
         )
-    activation = family_of(encoder).head_activation_of(encoder)
-    if model.mlm_head_activation != activation and not isinstance(encoder, ModernBERT):
+    activation = encoder.head_activation
+    if model.mlm_head_activation != activation and encoder.family.head_activation_setting is None:
         obstacles.append(
             f"the activation of its prediction head is {model.mlm_head_activation}, theirs would be {activation}"
         )

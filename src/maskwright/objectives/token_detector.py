@@ -16,9 +16,8 @@ from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.models.any_encoder import encode, has_segments
 from maskwright.models.bert import BERT
-from maskwright.models.electra import ELECTRA, ElectraConfig
-from maskwright.models.encoder import PackedEncoder
-from maskwright.models.families import ELECTRA_FAMILY
+from maskwright.models.electra import ELECTRA, ELECTRA_FAMILY, ElectraConfig
+from maskwright.models.encoder import PackedEncoder, build_encoder, describe_encoder
 from maskwright.models.family import State
 from maskwright.models.files.model_folder import (
     copy_to_cpu,
@@ -27,7 +26,6 @@ from maskwright.models.files.model_folder import (
     resolve_folder,
     write_model_folder,
 )
-from maskwright.models.pretrained import build_encoder, describe_encoder
 from maskwright.objectives.detection_head import DetectionHead, DetectionOutput
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE

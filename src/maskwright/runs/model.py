@@ -11,12 +11,10 @@ from torch import nn
 from maskwright.config import Config, change_config
 from maskwright.errors import InputError, InputWarning
 from maskwright.masking.strategies import build_masker
+from maskwright.models import FAMILIES
 from maskwright.models.any_encoder import find_max_length
-from maskwright.models.bert import BERT
-from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoder import PackedEncoder, outline_encoder
 from maskwright.models.files.model_folder import read_config, resolve_folder
-from maskwright.models.modernbert import ModernBERT
-from maskwright.models.pretrained import outline_encoder
 from maskwright.models.transformers_model import is_foreign
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
@@ -28,18 +26,12 @@ from maskwright.presets import PRESETS
 from maskwright.runs.objective import check_objective, choose_kind
 from maskwright.runs.stretching import STRETCHING_SETTINGS, stretch_positions
 from maskwright.runs.texts import Say
+from maskwright.suggestions import suggest_near
 from maskwright.text.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
+from maskwright.untrusted import shorten
 
 TrainedModel = MaskedLanguageModel | ReplacedTokenDetection
-_FAMILIES: dict[str, type[PackedEncoder]] = {"bert": BERT, "modernbert": ModernBERT}
 _MAX_SPARE_TOKENS = 128
-_MODERNBERT_NAMES = {
-    "hidden_act": ("hidden_activation",),
-    "hidden_dropout_prob": ("embedding_dropout", "mlp_dropout"),
-    "attention_probs_dropout_prob": ("attention_dropout",),
-    "layer_norm_eps": ("norm_eps",),
-    "norm_bias": ("norm_bias", "classifier_bias"),
-}
 
 
 def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
@@ -81,6 +73,7 @@ def fit_row_length(config: Config, say: Say, may_change_given: bool = False) -> 
     A value that the user gave is left for `build_model` to refuse, unless `may_change_given`.
     """
     source, length = config.model.from_, config.data.max_length
+    _find_encoder_class(config.model.family)  # a mistyped one is said before any text is read
     is_given = "max_length" in config.data.model_fields_set and not may_change_given
     if source is None or is_given or config.model.max_position_embeddings is not None:
         return config
@@ -139,7 +132,7 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
 def _find_other_shape(config: Config, encoder: nn.Module) -> dict[str, Any]:
     """The settings of a shape that are not the encoder's."""
     own = getattr(encoder, "config", None)
-    names = _MODERNBERT_NAMES if isinstance(encoder, ModernBERT) else {}
+    names = (encoder.family.run_settings if isinstance(encoder, PackedEncoder) else None) or {}
     return {
         name: value
         for name, value in config.model.shape_overrides().items()
@@ -268,7 +261,16 @@ def _build_encoder(config: Config, tokenizer: Tokenizer) -> PackedEncoder:
             f"model.max_position_embeddings is {overrides['max_position_embeddings']}, data.max_length is"
             f" {config.data.max_length}; the model must hold a whole row"
         )
-    if config.model.family == "modernbert":
-        named = {new: value for name, value in overrides.items() for new in _MODERNBERT_NAMES.get(name, (name,))}
-        overrides = named
-    return _FAMILIES[config.model.family].from_variant(config.model.variant, **overrides)
+    encoder_class = _find_encoder_class(config.model.family)
+    names = encoder_class.family.run_settings or {}
+    named = {new: value for name, value in overrides.items() for new in names.get(name, (name,))}
+    return encoder_class.from_variant(config.model.variant, **named)
+
+
+def _find_encoder_class(family: str) -> type[PackedEncoder]:
+    """The encoder that `model.family` names; families that no run builds are continued with `model.from` alone."""
+    known = [name for name, encoder_class in FAMILIES.items() if encoder_class.family.run_settings is not None]
+    if family not in known:
+        choices = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}{suggest_near(family, known)}"
+        raise InputError(f"configuration key 'model.family' is {shorten(family)}: expected {choices}")
+    return FAMILIES[family]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from maskwright.errors import InputError
-from maskwright.models.modernbert import ModernBERT, RotaryRamp
+from maskwright.models.encoder import PackedEncoder
 
 _BASES = ("global_rope_theta", "local_rope_theta")
 STRETCHING_SETTINGS = ("max_position_embeddings", *_BASES)
@@ -28,7 +27,8 @@ def stretch_positions(model: nn.Module, settings: Mapping[str, Any], source: str
         )
     if not settings:
         return
-    encoders = [module for module in model.modules() if isinstance(module, ModernBERT)]
+    modules = [module for module in model.modules() if isinstance(module, PackedEncoder)]
+    encoders = [encoder for encoder in modules if settings.keys() <= set(encoder.stretching_settings)]
     if not encoders:
         name = next(iter(settings))
         raise InputError(
@@ -36,8 +36,4 @@ def stretch_positions(model: nn.Module, settings: Mapping[str, Any], source: str
             " can change"
         )
     for encoder in encoders:
-        begin = encoder.config.rotary_bases
-        encoder.config = replace(encoder.config, **settings)
-        if ramp_share:
-            encoder.rotary_ramp = RotaryRamp(begin, encoder.config.rotary_bases, ramp_share)
-            encoder.follow(0.0)
+        encoder.stretch(settings, ramp_share)

@@ -29,7 +29,7 @@ from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, TokenHead, Token
 from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
 from maskwright.tasks.nlp_heads import load_nlp_head
 from maskwright.tasks.qa.span_head import SPAN_ARCHITECTURE
-from maskwright.tasks.sequence.layouts import SEQUENCE_ARCHITECTURE
+from maskwright.tasks.sequence.sequence_head import SEQUENCE_ARCHITECTURE
 from maskwright.tasks.similarity.embedding_head import build_embedding_head
 from maskwright.tasks.task_head import (
     Answered,

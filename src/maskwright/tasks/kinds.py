@@ -35,9 +35,9 @@ from maskwright.tasks.qa.questions import CONTEXT_COLUMN, QUESTION_COLUMN, read_
 from maskwright.tasks.qa.span_head import SPAN_ARCHITECTURE, build_span_head
 from maskwright.tasks.sequence import classification, multi_label, regression
 from maskwright.tasks.sequence.classification import Classification
-from maskwright.tasks.sequence.layouts import SEQUENCE_ARCHITECTURE, build_sequence_head
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
+from maskwright.tasks.sequence.sequence_head import SEQUENCE_ARCHITECTURE, build_sequence_head
 from maskwright.tasks.similarity.choosing import build_similarity, featurize_similarity, load_similarity
 from maskwright.tasks.similarity.embedding_head import SETTINGS_PART, build_embedding_head
 from maskwright.tasks.similarity.examples import read_similarity
