@@ -43,6 +43,10 @@ def find_encoder_obstacles(encoder: nn.Module) -> list[str]:
         return []
     if not isinstance(encoder, PackedEncoder):
         return [f"{type(encoder).__name__} is an encoder of your own, they have no architecture for it"]
+    if not encoder.family.is_in_transformers:
+        return [
+            f"transformers has no {type(encoder).__name__}; a run's own folder has the names of the published models"
+        ]
     theirs = f"Hugging Face's {type(encoder).__name__}"
     obstacles = []
     if getattr(encoder.config, "normalization_type", "layer_norm") != "layer_norm":
@@ -63,9 +67,11 @@ def _find_head_obstacles(model: MaskedLanguageModel, encoder: PackedEncoder) -> 
         obstacles.append(
             f"it predicts {model.vocab_size} tokens and embeds {encoder.vocab_size}, theirs has one vocab_size for both"
         )
-    if model.mlm_norm.eps != encoder.norm_eps:
+    if not encoder.has_mlm_transform:
+        return obstacles
+    if model.layer_norm_eps != encoder.norm_eps:
         obstacles.append(
-            f"the norm of its prediction head has eps {model.mlm_norm.eps:g} and its encoder's {encoder.norm_eps:g},"
+            f"the norm of its prediction head has eps {model.layer_norm_eps:g} and its encoder's {encoder.norm_eps:g},"
             " theirs has one for both"
         )
     activation = encoder.head_activation

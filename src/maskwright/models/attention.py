@@ -87,17 +87,21 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.num_attn_heads = num_attn_heads
         self.dropout = dropout
-        self.qkv = StackedLinear(width, width, num_stacked=3, bias=bias)
+        self.qkv: Linear = StackedLinear(width, width, num_stacked=3, bias=bias)
         self.output = Linear(width, width, bias=bias)
 
     def forward(self, hidden: Tensor, attention_mask: AttentionMask, rotation: Rotation | None = None) -> Tensor:
         rows, length, width = hidden.shape
-        qkv = self.qkv(hidden).view(rows, length, 3, self.num_attn_heads, width // self.num_attn_heads)
-        query, key, value = (part.transpose(1, 2) for part in qkv.unbind(2))
+        query, key, value = self.split_heads(self.qkv(hidden))
         if rotation is not None:
             query, key = rotation.apply(query), rotation.apply(key)
         attended = self._attend(query, key, value, attention_mask)
         return self.output(attended.transpose(1, 2).reshape(rows, length, width))
+
+    def split_heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value (B, H, S, K) of their common product (B, S, 3 D)."""
+        query, key, value = qkv.unflatten(-1, (3, self.num_attn_heads, -1)).unbind(2)
+        return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: AttentionMask) -> Tensor:
         """(B, H, S, K) of the same"""

@@ -56,6 +56,8 @@ class PackedEncoder(nn.Module, ABC):
     config_class: ClassVar[type]
     variants: ClassVar[dict[str, dict[str, Any]]]
     config: Any
+    has_mlm_transform: ClassVar[bool] = True
+    """Whether this family's prediction head has a dense layer and a norm before the output."""
     stretching_settings: ClassVar[tuple[str, ...]] = ()
     """Settings of rotary positions: they are in no weight, so a trained model can take others."""
     recomputes_activations = False

@@ -131,7 +131,7 @@ class Family:
     modules: Mapping[str, str]
     layer_modules: Mapping[str, tuple[str, ...]]
     head_modules: Mapping[str, str]
-    """Modules of the prediction head; the output's bias goes by `output_bias`."""
+    """Modules of the prediction head, which may be the output alone; the output's bias goes by `output_bias`."""
     output_bias: str
     sequence_head: TaskHeadLayout
     token_head: TaskHeadLayout
@@ -148,6 +148,10 @@ class Family:
     """Settings of theirs that change nothing."""
     read_newer: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     """Settings of a config.json under the names that we read, where newer files have others."""
+    ties_output: bool = True
+    """Whether their output shares the embedding's table unless config.json denies it; if not, files hold both."""
+    is_in_transformers: bool = True
+    """Whether transformers has its classes; if not, only the code that comes with published models reads folders."""
     head_activation: str | None = None
     """That of the prediction head where config.json names none; unset: the layers'."""
     head_activation_setting: str | None = None

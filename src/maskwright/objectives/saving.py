@@ -88,7 +88,7 @@ def load_masked_lm(
         _check_has_head(find_encoder_class(config, folder), weights, folder, may_lack_head)
         native = build_encoder(config, folder, weights)
         settings = {**_guess_settings(folder, config, native), **settings}
-        is_tied = config.get("tie_word_embeddings", True)
+        is_tied = config.get("tie_word_embeddings", native.family.ties_output)
         if not isinstance(is_tied, bool):
             raise InputError(f"{folder / CONFIG_FILE}: 'tie_word_embeddings' is {is_tied!r}; expected true or false")
         model = build(native, tie_word_embeddings=is_tied, **settings)
@@ -161,10 +161,12 @@ def _describe(model: MaskedLanguageModel, encoder: PackedEncoder) -> dict[str, A
     """config.json, with what the head adds to the encoder's under the family's names."""
     family = encoder.family
     head: dict[str, Any] = {"tie_word_embeddings": model.is_tied}
-    is_expressible = model.vocab_size == encoder.vocab_size and model.mlm_norm.eps == encoder.norm_eps
+    is_expressible = model.vocab_size == encoder.vocab_size
+    if encoder.has_mlm_transform:
+        is_expressible &= model.layer_norm_eps == encoder.norm_eps
     if family.head_activation_setting is not None:
         head |= {family.head_activation_setting: model.mlm_head_activation}
-    else:
+    elif encoder.has_mlm_transform:
         is_expressible &= model.mlm_head_activation == encoder.head_activation
     if model.mode == "clm" and family.causal_architecture is not None:
         head |= {"is_decoder": True, "architectures": [family.causal_architecture]}
@@ -184,7 +186,7 @@ def _to_theirs(model: MaskedLanguageModel, encoder: PackedEncoder) -> State:
 
 
 def _has_head(family: Family, weights: Mapping[str, Any]) -> bool:
-    return f"{family.head_modules['mlm_dense']}.weight" in weights
+    return f"{next(iter(family.head_modules.values()))}.weight" in weights
 
 
 def lacks_head(folder: Path) -> bool:
@@ -219,11 +221,11 @@ def _decoder_bias(family: Family) -> str:
 
 
 def _head_names(model: MaskedLanguageModel, family: Family) -> dict[str, str]:
-    """Our names of the head's own weights to theirs; a tied output weight is the embedding's."""
+    """Our names of the head's weights to theirs; a tied output weight is the embedding's where they tie it too."""
     names = {}
     for ours, theirs in family.head_modules.items():
         for name, _ in getattr(model, ours).named_parameters():
-            if not _is_shared(model, f"{ours}.{name}"):
+            if not (family.ties_output and _is_shared(model, f"{ours}.{name}")):
                 names[f"{ours}.{name}"] = f"{theirs}.{name}"
     names["mlm_output.bias"] = family.output_bias
     return names
@@ -252,7 +254,7 @@ def _head_settings(model: MaskedLanguageModel) -> dict[str, Any]:
     return {
         "mlm_head_activation": model.mlm_head_activation,
         "initializer_range": model.initializer_range,
-        "layer_norm_eps": model.mlm_norm.eps,
+        "layer_norm_eps": model.layer_norm_eps,
     }
 
 
