@@ -52,7 +52,7 @@ class TrainStep:
     loss_scale: LossScale | None = None
     average: WeightAverage | None = None
     is_graphed: bool = False
-    """Whether the forward and backward pass of a batch that is worked on at once is captured as a CUDA graph and replayed."""
+    """Whether the pass of a batch that is worked on at once is captured as a CUDA graph and replayed."""
 
     def __post_init__(self) -> None:
         self._graphed = GraphedPass(self._differentiate, self.placed.trained.parameters()) if self.is_graphed else None
