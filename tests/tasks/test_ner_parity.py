@@ -11,8 +11,8 @@ from test_task_parity import LENGTHS, MAGNITUDE, NUM_TERMS, SETTINGS, build_inpu
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForTokenClassification
 
-from maskwright.batch import IGNORED_LABEL
-from maskwright.tasks.batch import AskedBatch, TaskBatch, fill_missing
+from maskwright.batch import IGNORED_LABEL, fill_missing
+from maskwright.tasks.batch import AskedBatch, TaskBatch
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.ner.token_head import build_token_head
 from maskwright.tasks.saving import adopt_dense, load_pretrained

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from maskwright.batch import PackedBatch
-from maskwright.tasks.batch import AskedBatch, TaskBatch, fill_missing
+from maskwright.batch import PackedBatch, fill_missing
+from maskwright.tasks.batch import AskedBatch, TaskBatch
 from maskwright.tasks.model import TaskModel
 from tolerances import assert_rounded, count_terms
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from maskwright.batch import as_packed
+from maskwright.batch import as_packed, concatenate
 from maskwright.sections.training import OptimizerConfig
-from maskwright.training.batches import concatenate
 from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optimizers import OptimizerSet, build_optimizers
 from maskwright.training.parallel import Alone

@@ -20,7 +20,7 @@ from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
 from maskwright.errors import InputError, InputWarning
 from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
-from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy, TokenMasker
+from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy
 from maskwright.models.compilation import FunctionCompiler
 from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder
@@ -33,11 +33,10 @@ from maskwright.models.transformers_head import TransformersHead
 from maskwright.objectives import arguments
 from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
 from maskwright.objectives.next_tokens import shift_left
-from maskwright.objectives.objective import Objective
+from maskwright.objectives.objective import TokenObjective
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.objectives.vocabulary_loss import compute_loss_in_parts
 from maskwright.suggestions import suggest
-from maskwright.text.tokenizer import Tokenizer
 
 _MAX_LOSS_OF_TYING = 12.0
 """How far above the loss of guessing a model may start for its output to be tied unasked: a table's standard deviation
@@ -47,7 +46,7 @@ _TRIAL_SEED = 0x7461626C65
 """One that nobody draws a table with: the same numbers in states and table would look like an answer that is known."""
 
 
-class MaskedLanguageModel(Objective):
+class MaskedLanguageModel(TokenObjective):
     """A masked-language-model head and objective around any encoder.
 
     The encoder needs `hidden_size` and must return `last_hidden_state` of shape (batch, length, hidden_size). The
@@ -140,15 +139,6 @@ class MaskedLanguageModel(Objective):
             self.mlm_output.weight = embedding.weight
 
     @property
-    def mask_ratio(self) -> float:
-        return self._mask_ratio
-
-    @mask_ratio.setter
-    def mask_ratio(self, ratio: float) -> None:
-        arguments.check_mask_ratio(ratio)
-        self._mask_ratio = ratio
-
-    @property
     def mlm_head_dropout(self) -> float:
         return self.mlm_dropout.p
 
@@ -156,19 +146,6 @@ class MaskedLanguageModel(Objective):
     def mlm_head_dropout(self, rate: float) -> None:
         arguments.check_head_dropout(rate)
         self.mlm_dropout.p = rate
-
-    @property
-    def mask_token_id(self) -> int:
-        return self.masker.mask_token_id
-
-    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Refuse data of a tokenizer with other ids, or one whose special tokens would be masked."""
-        arguments.check_tokenizer(tokenizer, self.vocab_size, self.mask_token_id, self.special_token_ids)
-
-    @property
-    def token_masker(self) -> TokenMasker:
-        """Masks single tokens whatever the training's strategy, so that models can be compared."""
-        return self.masker.token_masker
 
     @property
     def is_tied(self) -> bool:

@@ -18,19 +18,18 @@ from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
-from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy, TokenMasker
+from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.encoding import encode
 from maskwright.objectives import arguments
 from maskwright.objectives.detection_head import DetectionHead, DetectionOutput
 from maskwright.objectives.generator import Generator, find_family_class
 from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
-from maskwright.objectives.objective import Objective
+from maskwright.objectives.objective import TokenObjective
 from maskwright.objectives.ranking import NUM_BINS, compute_auc, count_scores
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.objectives.token_sampling import draw_uniform, sample_tokens
 from maskwright.randomness import Stream, compute_key
-from maskwright.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,7 @@ class ReplaceableBatch(CorruptedBatch):
         return torch.stack([self.selected.sum(), self.is_real.sum()])
 
 
-class ReplacedTokenDetection(Objective):
+class ReplacedTokenDetection(TokenObjective):
     """A discriminator, which is the encoder to keep, and a generator that shares its embeddings.
 
     The loss has two parts: the generator's cross-entropy at masked tokens and, weighted, the discriminator's binary
@@ -131,15 +130,6 @@ class ReplacedTokenDetection(Objective):
         self.detection_head = DetectionHead(encoder, initializer_range)
 
     @property
-    def mask_ratio(self) -> float:
-        return self._mask_ratio
-
-    @mask_ratio.setter
-    def mask_ratio(self, ratio: float) -> None:
-        arguments.check_mask_ratio(ratio)
-        self._mask_ratio = ratio
-
-    @property
     def mlm_head_dropout(self) -> float:
         return self.generator.dropout.p
 
@@ -147,17 +137,6 @@ class ReplacedTokenDetection(Objective):
     def mlm_head_dropout(self, rate: float) -> None:
         arguments.check_head_dropout(rate)
         self.generator.dropout.p = rate
-
-    @property
-    def mask_token_id(self) -> int:
-        return self.masker.mask_token_id
-
-    @property
-    def token_masker(self) -> TokenMasker:
-        return self.masker.token_masker
-
-    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        arguments.check_tokenizer(tokenizer, self.vocab_size, self.mask_token_id, self.special_token_ids)
 
     @property
     def is_recordable(self) -> bool:

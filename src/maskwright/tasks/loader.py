@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import PackedBatch, fill_missing
 from maskwright.data.assembly import BatchAssembler, SpecialIds
 from maskwright.data.given_pairs import GivenPairs
 from maskwright.data.packing import pack_rows
@@ -27,7 +27,7 @@ from maskwright.data.prefetch import prefetch
 from maskwright.data.rows import RowPlan
 from maskwright.data.store import SampleIndex
 from maskwright.randomness import Stream, compute_key, permutation
-from maskwright.tasks.batch import TaskBatch, fill_missing
+from maskwright.tasks.batch import TaskBatch
 from maskwright.tasks.features import Features
 from maskwright.text.tokenizer import Tokenizer
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
-from maskwright.masking.tokens import CorruptedBatch, TokenMasker
 from maskwright.models.encoding import call_foreign, count_tokens, encode, find_max_length
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.objectives.loss import LossSums
@@ -38,10 +37,9 @@ class TaskOutput(dict[str, Tensor]):
 
 
 class TaskModel(Objective):
-    """Nothing is masked: `corrupt` hands over the batch with its targets."""
+    """Asks for the targets that a batch of examples comes with."""
 
     mode = "task"
-    mask_ratio = 0.0
     encoder: TunedEncoder
     """Or a module of the user's own, of which no more is asked than `models.encoding` asks of any."""
 
@@ -108,22 +106,18 @@ class TaskModel(Objective):
     def _compute_logits(self, batch: PackedBatch, num_documents: int) -> Tensor:
         return self.task_head(encode(self.encoder, batch), batch, num_documents)
 
-    @property
-    def token_masker(self) -> TokenMasker:
-        raise InputError("a model fine-tuned for a task predicts no masked tokens; use the model it was made from")
-
-    def corrupt(
+    def ask(
         self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
     ) -> AskedBatch:
         return AskedBatch.of(batch)
 
-    def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> AskedBatch:
+    def ask_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> AskedBatch:
         return AskedBatch.of(batch)
 
-    def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
-        asked = corrupted.labels
-        logits = self._compute_logits(corrupted.batch, num_documents=asked.shape[1])
-        return self.task.loss_sums(self.task.arrange(logits, corrupted.batch, asked), asked)
+    def loss_sums(self, questions: AskedBatch) -> LossSums:
+        targets = questions.labels
+        logits = self._compute_logits(questions.batch, num_documents=targets.shape[1])
+        return self.task.loss_sums(self.task.arrange(logits, questions.batch, targets), targets)
 
     def answer(self, batch: TaskBatch) -> tuple[LossSums, Tensor]:
         """The sums of a batch and, (B, N, ...), what is kept of the answer to each document."""

@@ -15,13 +15,13 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import PackedBatch, concatenate
 from maskwright.data.loader import PackedLoader
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.checkup.allocation import measure_peak
 from maskwright.runs.checkup.attention import watch_attention
 from maskwright.sections.training import TrainingConfig
-from maskwright.training.batches import concatenate, group_batches
+from maskwright.training.batches import group_batches
 from maskwright.training.ramp import count_batches_per_step
 from maskwright.training.step import StepResult, TrainStep
 from maskwright.training.trainer import Trainer
@@ -75,8 +75,7 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
     trainer.optimizers.set_learning_rate(0.0, trainer.engine.optimizer_config.learning_rate)
 
     def forward(rows: PackedBatch) -> None:
-        corrupted = trainer.model.corrupt(rows, 0, 0, mask_ratio, 0.0)
-        trainer.engine.placed.loss_sums(corrupted)
+        trainer.engine.placed.loss_sums(trainer.model.ask(rows, 0, 0, mask_ratio, 0.0))
 
     def differentiate(num_rows: int) -> None:
         step.compute_gradients(batch.rows(0, num_rows), step=0, epoch=0, mask_ratio=mask_ratio)

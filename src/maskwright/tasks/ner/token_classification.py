@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskwright.batch import IGNORED_LABEL, PackedBatch
+from maskwright.batch import IGNORED_LABEL, PackedBatch, fill_missing, find_asked
 from maskwright.errors import InputWarning
 from maskwright.objectives.loss import LossSums
-from maskwright.tasks.batch import fill_missing, find_asked
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.labels import find_class, list_names, number_classes
 from maskwright.tasks.ner.entity_counts import EntityCounter

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskwright.batch import find_asked
 from maskwright.objectives.loss import LossSums
-from maskwright.tasks.batch import find_asked
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
 from maskwright.tasks.labels import collect_classes, describe_shares, find_class, number_classes, read_label
