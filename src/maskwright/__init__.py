@@ -54,8 +54,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.models.output import MaskedLMOutput as MaskedLMOutput
     from maskwright.models.roberta import RoBERTa as RoBERTa
     from maskwright.models.roberta import XLMRoBERTa as XLMRoBERTa
-    from maskwright.objectives.causal_lm import CausalLanguageModel as CausalLanguageModel
-    from maskwright.objectives.hybrid_lm import HybridLanguageModel as HybridLanguageModel
+    from maskwright.objectives.masked_lm import CausalLanguageModel as CausalLanguageModel
+    from maskwright.objectives.masked_lm import HybridLanguageModel as HybridLanguageModel
     from maskwright.objectives.masked_lm import MaskedLanguageModel as MaskedLanguageModel
     from maskwright.objectives.replaced_tokens import ReplacedTokenDetection as ReplacedTokenDetection
     from maskwright.objectives.sentence_pairs import SentencePairModel as SentencePairModel
@@ -122,7 +122,7 @@ _HOMES = {
     "BuiltOptimizer": "maskwright.training.builders",
     "Callback": "maskwright.training.callbacks",
     "Candidate": "maskwright.inference.fill_mask",
-    "CausalLanguageModel": "maskwright.objectives.causal_lm",
+    "CausalLanguageModel": "maskwright.objectives.masked_lm",
     "CheckUp": "maskwright.runs.checkup.findings",
     "Choice": "maskwright.catalogue.choose",
     "ClozeItem": "maskwright.evaluation.cloze",
@@ -135,7 +135,7 @@ _HOMES = {
     "FinishedTask": "maskwright.runs.finetune",
     "GlueReport": "maskwright.runs.evaluation.glue_report",
     "History": "maskwright.training.history",
-    "HybridLanguageModel": "maskwright.objectives.hybrid_lm",
+    "HybridLanguageModel": "maskwright.objectives.masked_lm",
     "InputError": "maskwright.errors",
     "InputWarning": "maskwright.errors",
     "KnownModel": "maskwright.catalogue.table",

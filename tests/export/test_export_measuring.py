@@ -13,9 +13,7 @@ from maskwright.errors import InputError
 from maskwright.export.answers import answer_with_torch
 from maskwright.export.measuring import LATENCY_BATCHES, build_exam
 from maskwright.models.bert import BERT
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.hybrid_lm import HybridLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, HybridLanguageModel, MaskedLanguageModel
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.evaluate import evaluate
 from tolerances import count_terms, rounding

@@ -15,7 +15,7 @@ from maskwright.batch import IGNORED_LABEL, fill_missing
 from maskwright.tasks.batch import AskedBatch, TaskBatch
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.ner.token_head import build_token_head
-from maskwright.tasks.saving import adopt_dense, load_pretrained
+from maskwright.tasks.new_model import adopt_dense, load_pretrained
 from tolerances import assert_rounded
 
 CLASSES = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]

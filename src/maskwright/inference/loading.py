@@ -18,10 +18,7 @@ from maskwright.models.families import FAMILIES
 from maskwright.models.pretrained import OWN_TYPE_PREFIX, load_encoder, read_model_folder, resolve_folder
 from maskwright.models.transformers_loading import is_foreign
 from maskwright.models.weights_reading import read_config
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.kinds import find_objective
-from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.objectives.saving import load_masked_lm
+from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel, find_objective, load_masked_lm
 from maskwright.tasks.foreign import load_foreign_encoder
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
 

@@ -22,7 +22,7 @@ from maskwright.models.families import FAMILIES, family_of
 from maskwright.models.family import Family, State
 from maskwright.models.weights_file import write_safetensors
 from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_config, read_weights
-from maskwright.storage import naming, restore_folder, write_text
+from maskwright.storage import check_format_version, naming, refuse_unknown_fields, restore_folder, write_text
 from maskwright.suggestions import suggest
 
 MODEL_FOLDER = "model"
@@ -30,6 +30,10 @@ CHECKPOINTS_FOLDER = "checkpoints"
 OWN_TYPE_PREFIX = "maskwright_"
 OWN_KEY = "maskwright"
 """The object in config.json with what Hugging Face's names do not cover."""
+FORMAT_KEY = "format_version"
+FORMAT_VERSION = 1
+"""Of model folders; the first that says so, older ones are read alike."""
+_OWN_PARTS = ("encoder", "masked_lm", "nlp_head", "objective", "replaced_tokens", "sentence_pairs", "similarity")
 _MAX_NAMED = 5
 _CHECKPOINT_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 """As they are written: other digits and leading zeros would name a step twice."""
@@ -75,7 +79,17 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def read_model_folder(folder: Path) -> tuple[dict[str, Any], State]:
     """The configuration and the weights of a model folder, checked to be readable."""
-    return read_config(folder), read_weights(folder)
+    config = read_config(folder)
+    _check_format(config, folder / CONFIG_FILE)
+    return config, read_weights(folder)
+
+
+def _check_format(config: Mapping[str, Any], file: Path) -> None:
+    """Refuse what a newer version of this program wrote."""
+    own = config.get(OWN_KEY, {})
+    if isinstance(own, dict):
+        check_format_version(own.get(FORMAT_KEY, 1), FORMAT_VERSION, file)
+        refuse_unknown_fields(own, (FORMAT_KEY, *_OWN_PARTS), file)
 
 
 def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
@@ -154,7 +168,7 @@ def describe_encoder(encoder: PackedEncoder, with_head: bool, is_expressible: bo
         "model_type": f"{prefix}{family.model_type}",
         "architectures": [f"{prefix}{family.architectures[with_head]}"],
         **values,
-        OWN_KEY: {"encoder": own},
+        OWN_KEY: {FORMAT_KEY: FORMAT_VERSION, "encoder": own},
     }
 
 
@@ -180,8 +194,10 @@ def build_encoder(config: Mapping[str, Any], folder: Path, weights: Mapping[str,
 def outline_encoder(config: Mapping[str, Any], folder: Path) -> PackedEncoder:
     """The encoder a config.json describes, on the meta device: its shapes and settings, no weights."""
     family = find_family(config, folder)
+    own = read_own_settings(config, "encoder")
+    refuse_unknown_fields(own, (*family.own_settings, *family.unwritten_settings), folder / CONFIG_FILE)
     try:
-        shape = family.read_config(config, read_own_settings(config, "encoder"))
+        shape = family.read_config(config, own)
     except InputError as error:
         raise InputError(f"{folder / CONFIG_FILE}: {error}") from error
     with torch.device("meta"):

@@ -1,23 +1,24 @@
 """`MaskedLanguageModel`: any encoder, a prediction head, and the masked-language-model objective.
 
-B rows, S row length, D width, M masked slots, V vocabulary.
+Its causal and hybrid kinds have the same weights and learn from other questions. B rows, S row length, D width,
+M masked slots, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
-from maskwright.errors import InputError, InputWarning
+from maskwright.errors import InputError
 from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
 from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy
@@ -29,21 +30,46 @@ from maskwright.models.init import init_weights
 from maskwright.models.keras_encoder import check_has_weights
 from maskwright.models.layers import ACTIVATIONS, LayerNorm, build_activation
 from maskwright.models.output import MaskedLMOutput
+from maskwright.models.pretrained import (
+    OWN_KEY,
+    build_encoder,
+    find_family,
+    read_model_folder,
+    read_own_settings,
+    resolve_folder,
+)
 from maskwright.models.transformers_head import TransformersHead
+from maskwright.models.transformers_loading import is_foreign
+from maskwright.models.weights_reading import CONFIG_FILE
 from maskwright.objectives import arguments
-from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
-from maskwright.objectives.next_tokens import shift_left
+from maskwright.objectives.loss import LossSums, compute_loss_in_parts, compute_loss_sums, gather_labelled
+from maskwright.objectives.mlm_files import (
+    check_head,
+    describe_language_model,
+    describe_settings,
+    guess_settings,
+    list_head_weights,
+    load_foreign,
+    name_weights,
+    warn_of_strangers,
+)
 from maskwright.objectives.objective import TokenObjective
-from maskwright.objectives.snapshot import ModelSnapshot
-from maskwright.objectives.vocabulary_loss import compute_loss_in_parts
+from maskwright.objectives.saving import (
+    CUSTOM_TYPE,
+    ModelFiles,
+    StoredWeight,
+    fill_model,
+    name_special_ids,
+    read_arguments,
+)
+from maskwright.randomness import Stream, compute_key, random_uint32, threshold
+from maskwright.storage import refuse_unknown_fields
 from maskwright.suggestions import suggest
+from maskwright.text.tokenizer import Tokenizer
 
-_MAX_LOSS_OF_TYING = 12.0
-"""How far above the loss of guessing a model may start for its output to be tied unasked: a table's standard deviation
-may be 0.3 at a width of 256 and 0.19 at 768, ten times what new ones of ours have; that of `nn.Embedding` is 1."""
-_NUM_TRIED_STATES = 16
-_TRIAL_SEED = 0x7461626C65
-"""One that nobody draws a table with: the same numbers in states and table would look like an answer that is known."""
+_NOT_SETTINGS = ("encoder", "mlm_head", "tie_word_embeddings", "tokenizer")
+"""Arguments of the constructor that are made of weights, or tell what other settings do."""
+_OBJECTIVE_FIELDS = ("mode", "causal_share", "shifts_masks", "evaluates_causally")
 
 
 class MaskedLanguageModel(TokenObjective):
@@ -94,7 +120,7 @@ class MaskedLanguageModel(TokenObjective):
             tokenizer, vocab_size, mask_token_id, special_token_ids, num_embedded
         )
         _check_arguments(locals())
-        _check_embedding(encoder, vocab_size)
+        arguments.check_embedding(encoder, vocab_size)
         self.vocab_size = vocab_size
         self.special_token_ids = tuple(sorted({int(token_id) for token_id in special_token_ids}))
         self.mlm_head_activation = mlm_head_activation
@@ -135,7 +161,7 @@ class MaskedLanguageModel(TokenObjective):
         embedding = find_input_embedding(encoder)
         if ties is False or embedding is None or embedding.weight.shape != self.mlm_output.weight.shape:
             return
-        if ties or isinstance(encoder, PackedEncoder) or _may_be_tied(embedding.weight, encoder):
+        if ties or isinstance(encoder, PackedEncoder) or arguments.may_be_tied(embedding.weight, encoder):
             self.mlm_output.weight = embedding.weight
 
     @property
@@ -279,15 +305,17 @@ class MaskedLanguageModel(TokenObjective):
         others = dict(inputs) if isinstance(inputs, Mapping) else {}
         return {**others, "input_ids": corrupted.batch.input_ids}, corrupted.labels, corrupted.selected
 
-    def snapshot(self, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
-        from maskwright.objectives.saving import snapshot_masked_lm
+    def describe_files(self, tokenizer: Tokenizer | None) -> ModelFiles:
+        config = describe_language_model(self)
+        config[OWN_KEY] |= {"masked_lm": describe_settings(self), "objective": self.describe_objective()}
+        return ModelFiles(config | ({} if self.mlm_head is not None else name_special_ids(tokenizer)))
 
-        return snapshot_masked_lm(self, tokenizer, wait)
+    def describe_objective(self) -> dict[str, Any]:
+        """What config.json says of the kind of language model beside the settings that all kinds have."""
+        return {"mode": self.mode}
 
-    def load_weights(self, folder: str | Path) -> None:
-        from maskwright.objectives.saving import fill_masked_lm
-
-        fill_masked_lm(self, Path(folder))
+    def list_weights(self) -> dict[str, StoredWeight]:
+        return name_weights(self)
 
     @classmethod
     def from_pretrained(cls, folder_or_id: str | Path, encoder: nn.Module | None = None) -> MaskedLanguageModel:
@@ -296,9 +324,224 @@ class MaskedLanguageModel(TokenObjective):
         A model type that is not ours is read through transformers, its head included. One around an encoder of your own
         needs that encoder, built as it was, as `encoder`.
         """
-        from maskwright.objectives.saving import load_masked_lm
-
         return load_masked_lm(folder_or_id, encoder, None if cls is MaskedLanguageModel else cls)
+
+
+class CausalLanguageModel(MaskedLanguageModel):
+    """Every token sees what comes before it in its document, and itself, and predicts the next one.
+
+    Weights and arguments are those of a `MaskedLanguageModel`, so either can go on from the other. `forward` takes
+    labels at their own places and gives logits of the next token, as `transformers`' causal models do.
+    """
+
+    mode = "clm"
+    accuracy_name = "clm_accuracy"
+    predicts_next = True
+    evaluates_causally = True
+
+    def __init__(self, encoder: nn.Module, vocab_size: int | None = None, *arguments: Any, **settings: Any) -> None:
+        check_can_be_causal(encoder)
+        super().__init__(encoder, vocab_size, *arguments, **settings)
+
+    def corrupt(
+        self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
+    ) -> CorruptedBatch:
+        """The batch as it is; every token's label is the one after it."""
+        return ask_next_tokens(batch)
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Nothing is masked, so it is the number of tokens alone that counts."""
+        arguments.check_tokenizer_size(tokenizer, self.vocab_size)
+
+    def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
+        return self.corrupt(batch, seed, 0)
+
+    def find_causal(self, batch: PackedBatch) -> Tensor:
+        return torch.ones_like(batch.input_ids, dtype=torch.bool)
+
+    def compute_metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        metrics = super().compute_metrics(sums)
+        return metrics | {"perplexity": math.exp(min(metrics["loss"], 700.0))}
+
+
+class HybridLanguageModel(MaskedLanguageModel):
+    """Masked and causal language modelling in one run (as in GPT-BERT, Charpentier & Samuel 2024).
+
+    A share of the samples is continued from left to right, the others have masked tokens filled.
+
+    Which sample is which is a function of (seed, epoch, sample). With `shifts_masks` a masked token is answered one
+    place before it, as the next token of a causal sample is, so that one way of predicting serves both.
+    """
+
+    mode = "hybrid"
+    accuracy_name = "accuracy"
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        vocab_size: int | None = None,
+        *arguments: Any,
+        causal_share: float | Callable[[float], float] = 0.5,
+        shifts_masks: bool = True,
+        evaluates_causally: bool = False,
+        **settings: Any,
+    ) -> None:
+        """`causal_share` is a number, or gives one for a run's progress in [0, 1]."""
+        check_can_be_causal(encoder)
+        if isinstance(causal_share, int | float) and not 0 <= causal_share <= 1:
+            raise InputError(f"causal_share is {causal_share}; it must lie in [0, 1], 0.5 is half of the samples")
+        super().__init__(encoder, vocab_size, *arguments, **settings)
+        self.causal_share = causal_share
+        self.shifts_masks = shifts_masks
+        self.evaluates_causally = evaluates_causally
+
+    @property
+    def predicts_next(self) -> bool:  # type: ignore[override]
+        return self.shifts_masks
+
+    def describe_objective(self) -> dict[str, Any]:
+        return {
+            "mode": self.mode,
+            "causal_share": None if callable(self.causal_share) else self.causal_share,
+            "shifts_masks": self.shifts_masks,
+            "evaluates_causally": self.evaluates_causally,
+        }
+
+    def corrupt(
+        self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
+    ) -> CorruptedBatch:
+        ratio = self.mask_ratio if ratio is None else ratio
+        masked = self._shift(self.masker.corrupt(batch, ratio, seed, epoch), batch)
+        if self.causal_share == 0:
+            return masked
+        # A share that follows progress may be 0 for a while: batches stay of one kind, as compiled kernels want them.
+        share = self.causal_share(progress) if callable(self.causal_share) else self.causal_share
+        draws = random_uint32(compute_key(seed, epoch, Stream.OBJECTIVE), batch.sample_ids)
+        is_causal = draws < threshold(share)
+        input_ids = torch.where(is_causal, batch.input_ids, masked.batch.input_ids)
+        labels = torch.where(is_causal, label_next_tokens(batch), masked.labels)
+        num_slots = _count_slots(labels.shape, share, masked.num_slots)
+        return CorruptedBatch(batch.with_input_ids(input_ids), labels, num_slots, is_causal)
+
+    def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
+        """Masks alone, so that the figures compare with those of other objectives; or next tokens alone."""
+        if self.evaluates_causally:
+            return ask_next_tokens(batch)
+        return self._shift(super().corrupt_for_evaluation(batch, seed, ratio), batch)
+
+    def _shift(self, masked: CorruptedBatch, batch: PackedBatch) -> CorruptedBatch:
+        return replace(masked, labels=shift_left(masked.labels, batch)) if self.shifts_masks else masked
+
+
+Build = Callable[..., MaskedLanguageModel]
+"""Makes a model out of an encoder and settings."""
+
+
+def find_objective(config: Mapping[str, Any]) -> Build:
+    """The kind that a config.json describes; without our word on it, a decoder is causal."""
+    described = read_own_settings(config, "objective")
+    refuse_unknown_fields(described, _OBJECTIVE_FIELDS, Path(CONFIG_FILE))
+    share, mode = described.get("causal_share"), described.get("mode", "clm" if config.get("is_decoder") else "mlm")
+    if not isinstance(mode, str) or not (share is None or type(share) in (int, float)):
+        raise InputError(f"'objective' of config.json is {described!r}, which is no objective of a model")
+    match mode:
+        case "mlm":
+            return MaskedLanguageModel
+        case "clm":
+            return CausalLanguageModel
+        case "hybrid":
+            return partial(
+                HybridLanguageModel,
+                causal_share=0.0 if share is None else float(share),
+                shifts_masks=bool(described.get("shifts_masks", True)),
+                evaluates_causally=bool(described.get("evaluates_causally", False)),
+            )
+    raise InputError(
+        f"'objective' of config.json has the mode '{mode}', which this version does not know; a newer version of"
+        " maskwright wrote it, so use that one"
+    )
+
+
+def load_masked_lm(
+    folder_or_id: str | Path,
+    encoder: nn.Module | None = None,
+    build: Build | None = None,
+    may_lack_head: bool = False,
+    used_elsewhere: Iterable[str] = (),
+) -> MaskedLanguageModel:
+    """`build` makes the model out of an encoder and settings; unset, it becomes what it was trained as.
+
+    With `may_lack_head` an encoder alone gets a new prediction head, and a warning says so. Modules that are
+    `used_elsewhere` are left aside without a word.
+    """
+    folder = resolve_folder(folder_or_id)
+    config, weights = read_model_folder(folder)
+    settings = read_arguments(MaskedLanguageModel, config, "masked_lm", _NOT_SETTINGS, folder)
+    build = build or find_objective(config)
+    config.pop("is_decoder", None)  # said by the class that is built
+    if is_foreign(config):
+        return build(**load_foreign(config, weights, folder, may_lack_head, settings)).eval()
+    if config.get("model_type") != CUSTOM_TYPE:
+        is_whole = check_head(find_family(config, folder), weights, folder, may_lack_head)
+        native = build_encoder(config, folder, weights)
+        settings = {**guess_settings(folder, config, native), **settings}
+        model = build(native, tie_word_embeddings=_read_tying(config, folder), **settings)
+        warn_of_strangers(model, native, weights, used_elsewhere, folder)
+        fill_model(model, folder, weights, may_lack=() if is_whole else list_head_weights(model))
+        return model.eval()
+    if encoder is None:
+        raise InputError(
+            f"{folder / CONFIG_FILE} is a model around a {config.get('encoder_class')}; build that encoder and"
+            " pass it as from_pretrained(folder, encoder=...)"
+        )
+    model = build(encoder, tie_word_embeddings="mlm_output.weight" not in weights, **settings)
+    fill_model(model, folder, weights)
+    return model.eval()
+
+
+def _read_tying(config: Mapping[str, Any], folder: Path) -> bool:
+    is_tied = config.get("tie_word_embeddings", True)
+    if not isinstance(is_tied, bool):
+        raise InputError(f"{folder / CONFIG_FILE}: 'tie_word_embeddings' is {is_tied!r}; expected true or false")
+    return is_tied
+
+
+def label_next_tokens(batch: PackedBatch) -> Tensor:
+    """(B, S) the id after each token within its document, -100 after its last and on padding."""
+    return shift_left(batch.input_ids, batch)
+
+
+def ask_next_tokens(batch: PackedBatch) -> CorruptedBatch:
+    """The batch as it is, seen from left to right; every token's label is the one after it."""
+    everywhere = torch.ones_like(batch.input_ids, dtype=torch.bool)
+    return CorruptedBatch(batch, label_next_tokens(batch), batch.input_ids.numel(), everywhere)
+
+
+def shift_left(labels: Tensor, batch: PackedBatch) -> Tensor:
+    """Labels one place earlier, where that is still in the same document; -100 elsewhere."""
+    shares_document = torch.roll(batch.document_ids, -1, dims=1) == batch.document_ids
+    shares_document[:, -1] = False
+    return torch.roll(labels, -1, dims=1).masked_fill(~shares_document | batch.is_padding, IGNORED_LABEL)
+
+
+def check_can_be_causal(encoder: nn.Module) -> None:
+    if not isinstance(encoder, PackedEncoder):
+        raise InputError(
+            f"{type(encoder).__name__} always sees both sides of a token, so it cannot learn to continue text; use BERT"
+            " or ModernBERT of ours, or train it by masking"
+        )
+
+
+def _count_slots(shape: torch.Size, causal_share: float, num_masked_slots: int) -> int:
+    """Enough for next tokens of a share of the samples and masks of the others, up to six standard deviations.
+
+    The samples, a row long at most, are drawn one by one: a causal one needs a slot for every token.
+    """
+    num_tokens, length = shape.numel(), shape[1]
+    masked_share = num_masked_slots / num_tokens
+    expected = num_tokens * (causal_share + (1 - causal_share) * masked_share)
+    deviation = (1 - masked_share) * math.sqrt(num_tokens * length * causal_share * (1 - causal_share))
+    return min(num_tokens, math.ceil(expected + 6 * deviation))
 
 
 def _transform(model: MaskedLanguageModel, slots: Tensor) -> Tensor:
@@ -326,40 +569,3 @@ def _check_arguments(given: Mapping[str, Any]) -> None:
     activation = given["mlm_head_activation"]
     if activation not in ACTIVATIONS:
         raise InputError(f"no activation '{activation}' for mlm_head_activation{suggest(activation, ACTIVATIONS)}")
-
-
-def _may_be_tied(table: Tensor, encoder: nn.Module) -> bool:
-    """Whether a model around a table that is not ours would start near the loss of guessing; a warning if not."""
-    if table.is_meta:
-        return True
-    first_loss, guessing = _measure_first_loss(table), math.log(len(table))
-    if first_loss <= guessing + _MAX_LOSS_OF_TYING:
-        return True
-    warnings.warn(
-        f"the embedding table of {type(encoder).__name__} (standard deviation {table.detach().std():.2g}) is too large"
-        f" to be tied to the output: the loss would start at {first_loss:.1f}, where guessing has {guessing:.1f}; so"
-        " the output got weights of its own and the table stays as it is. Choose with tie_word_embeddings=False (as"
-        " now) or True (tied nevertheless)",
-        InputWarning,
-        stacklevel=4,
-    )
-    return False
-
-
-@torch.no_grad()
-def _measure_first_loss(table: Tensor) -> float:
-    """The loss of answers that know nothing, at the output of a new head over a table (V, D)."""
-    width = table.shape[1]
-    states = torch.randn(_NUM_TRIED_STATES, width, generator=torch.Generator().manual_seed(_TRIAL_SEED))
-    features = F.layer_norm(states, (width,)).to(table.device, table.dtype)
-    logits = (features @ table.T).float()
-    return float((logits.logsumexp(-1) - logits.mean(-1)).mean())
-
-
-def _check_embedding(encoder: nn.Module, vocab_size: int) -> None:
-    embedding = find_input_embedding(encoder)
-    if embedding is not None and embedding.num_embeddings < vocab_size:
-        raise InputError(
-            f"the encoder embeds {embedding.num_embeddings} tokens, vocab_size is {vocab_size};"
-            f" build the encoder with vocab_size={vocab_size}"
-        )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from torch import nn
@@ -16,13 +15,13 @@ from maskwright.models.compilation import LayerCompiler
 from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives import arguments
 from maskwright.objectives.loss import LossSums
-from maskwright.objectives.snapshot import ModelSnapshot
+from maskwright.objectives.saving import SavedModel
 from maskwright.text.tokenizer import Tokenizer
 
 _KERAS_COMPILE = {"optimizer", "loss", "metrics", "loss_weights", "run_eagerly", "steps_per_execution", "jit_compile"}
 
 
-class Objective(nn.Module, ABC):
+class Objective(SavedModel):
     """A loss in one or several parts.
 
     Each part is a sum over what is asked, divided by a count of its own over the whole batch, whatever the number of
@@ -33,7 +32,6 @@ class Objective(nn.Module, ABC):
     """What configurations call it."""
     evaluates_causally = False
     """Whether evaluations ask for next tokens instead of masked ones."""
-    encoder: nn.Module
     vocab_size: int
     mask_ratio: float | None = None
     """The share of the tokens that is masked; None where nothing is."""
@@ -62,14 +60,6 @@ class Objective(nn.Module, ABC):
     def compute_metrics(self, sums: Sequence[float]) -> dict[str, float]:
         """Metrics from sums of losses, counts and figures in this order; `loss` comes first, NaN without a count."""
 
-    @abstractmethod
-    def snapshot(self, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
-        """The model as its files will hold it; without `wait` copies from a GPU still run on return."""
-
-    @abstractmethod
-    def load_weights(self, folder: str | Path) -> None:
-        """Fill this model from a saved one of the same shape."""
-
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Refuse data whose tokenizer does not fit the model."""
         arguments.check_tokenizer_size(tokenizer, self.vocab_size)
@@ -94,10 +84,6 @@ class Objective(nn.Module, ABC):
     def other_encoders(self) -> list[nn.Module]:
         """Encoders beside `encoder` whose layers can be cut over processes one by one."""
         return []
-
-    def save_pretrained(self, folder: str | Path, tokenizer: Any = None) -> None:
-        """Write the whole model (and its tokenizer, if given) as a folder of safetensors and JSON."""
-        self.snapshot(tokenizer).write(Path(folder))
 
     def fit(self, *args: Any, **options: Any) -> NoReturn:
         """Keras' name, which says what to call; so do `compile`, `save` and `summary`."""

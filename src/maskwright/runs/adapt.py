@@ -15,7 +15,7 @@ from maskwright.config import Config, build_config, change_config
 from maskwright.errors import InputError, RunError
 from maskwright.models.pretrained import read_own_settings, resolve_folder
 from maskwright.models.weights_reading import read_config
-from maskwright.objectives.saving import lacks_head
+from maskwright.objectives.mlm_files import lacks_head
 from maskwright.presets import PRESETS
 from maskwright.runs.export import ExportOptions, export_model, is_exported
 from maskwright.runs.folder import RunFolder, check_same_config, own_run, refuse_finished

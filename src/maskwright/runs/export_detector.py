@@ -11,8 +11,7 @@ from typing import Any
 from maskwright.errors import InputError
 from maskwright.export.card import CARD_FILE, TRAINING_CONFIG_FILE, CardOptions, Origin
 from maskwright.export.detector import build_detector_card, export_detector
-from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
-from maskwright.objectives.token_detector import TokenDetector, as_electra
+from maskwright.objectives.token_detector import OTHERS_FILE, TokenDetector, as_electra
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.texts import Say
 from maskwright.storage import write_text

@@ -36,10 +36,9 @@ from maskwright.runs.pretrain import build_callbacks, resume_newest
 from maskwright.runs.task_pictures import draw_task_pictures
 from maskwright.tasks.batch import TaskBatch
 from maskwright.tasks.config import TaskConfig, load_task_config
-from maskwright.tasks.learning_rate import choose_learning_rate, measure_weights
 from maskwright.tasks.loader import TaskLoader
-from maskwright.tasks.model import TaskModel
-from maskwright.tasks.predictions import Answers, answer_examples
+from maskwright.tasks.model import Answers, TaskModel, answer_examples
+from maskwright.tasks.new_model import choose_learning_rate, measure_weights
 from maskwright.terminal import CleanConsole
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 from maskwright.training.callbacks import Callback, EarlyStopping, Metrics

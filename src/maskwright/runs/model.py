@@ -18,12 +18,12 @@ from maskwright.models.modernbert import ModernBERT
 from maskwright.models.pretrained import outline_encoder, resolve_folder
 from maskwright.models.transformers_loading import is_foreign
 from maskwright.models.weights_reading import read_config
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import MaskedLanguageModel, load_masked_lm
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
-from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
 from maskwright.objectives.resizing import extend_vocabulary, resize_vocabulary
-from maskwright.objectives.saving import CUSTOM_TYPE, load_masked_lm
-from maskwright.objectives.sentence_pair_saving import continue_with_pairs
+from maskwright.objectives.saving import CUSTOM_TYPE
+from maskwright.objectives.sentence_pairs import continue_with_pairs
+from maskwright.objectives.token_detector import OTHERS_FILE
 from maskwright.presets import PRESETS
 from maskwright.runs.objective import check_objective, choose_kind
 from maskwright.runs.stretching import STRETCHING_SETTINGS, stretch_positions

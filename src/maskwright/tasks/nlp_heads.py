@@ -20,7 +20,6 @@ from maskwright.models.encoding import find_hidden_size, read_hidden_state
 from maskwright.models.families import family_of
 from maskwright.models.pretrained import OWN_KEY, OWN_TYPE_PREFIX
 from maskwright.suggestions import suggest
-from maskwright.tasks.model import TaskOutput
 from maskwright.tasks.ner.token_classification import TokenClassification
 from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, TokenHead, TokenTransform, build_token_head
 from maskwright.tasks.qa.question_answering import QuestionAnswering
@@ -30,7 +29,14 @@ from maskwright.tasks.sequence.layouts import SEQUENCE_ARCHITECTURE, build_seque
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
 from maskwright.tasks.task import Task
-from maskwright.tasks.task_head import HeadFiles, SequenceHead, SequenceHeadShape, SequenceTransform, TaskHead
+from maskwright.tasks.task_head import (
+    HeadFiles,
+    SequenceHead,
+    SequenceHeadShape,
+    SequenceTransform,
+    TaskHead,
+    TaskOutput,
+)
 
 SETTINGS_PART = "nlp_head"
 _OWN_NAME = "MaskwrightHead"

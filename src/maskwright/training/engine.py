@@ -13,7 +13,7 @@ from maskwright.models.pretrained import MODEL_FOLDER
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.average import WeightAverage
-from maskwright.training.checkpoints import Snapshot, StoredRun, read_checkpoint, take_snapshot
+from maskwright.training.checkpoints import CheckpointContents, StoredRun, collect_contents, read_checkpoint
 from maskwright.training.compiling import should_compile, should_record, use_fp8_products
 from maskwright.training.device import choose_device
 from maskwright.training.history import History
@@ -109,7 +109,7 @@ class Engine:
         if self.loss_scale is not None:
             state.loss_scale = self.loss_scale.fetch()
 
-    def snapshot(self, state: TrainingState, history: History, tokenizer: Any) -> Snapshot | None:
+    def collect_contents(self, state: TrainingState, history: History, tokenizer: Any) -> CheckpointContents | None:
         """A copy of everything, in the main process; all processes call it together."""
         self.note_loss_scale(state)
         self.placed.gather()
@@ -117,7 +117,7 @@ class Engine:
         average = None if self.average is None else self.average.tensors()
         if not self.world.is_main:
             return None
-        return take_snapshot(self.model, optimizer_state, average, state, history, tokenizer)
+        return collect_contents(self.model, optimizer_state, average, state, history, tokenizer)
 
     def load(self, checkpoint: Path, optimizer: Literal["fresh", "kept"]) -> StoredRun:
         """Put a checkpoint's weights, and its optimizer state where it is kept, in place."""

@@ -172,9 +172,9 @@ class Trainer:
             self._meter.fetch()
         self._writer.finish()  # before the copies are made, so that memory holds those of one checkpoint
         self._writer.forget_failed()
-        snapshot = self.engine.snapshot(self.state, self.history, tokenizer)
-        if snapshot is not None:
-            self._writer.write(Path(folder), snapshot, retention, background)
+        contents = self.engine.collect_contents(self.state, self.history, tokenizer)
+        if contents is not None:
+            self._writer.write(Path(folder), contents, retention, background)
         return Path(folder) / f"step-{self.state.step}"
 
     def load_checkpoint(self, checkpoint: str | Path) -> None:

@@ -23,12 +23,11 @@ from maskwright.tasks.ner.entity_scores import compute_entity_scores
 from maskwright.tasks.ner.features import TaggedDocument
 from maskwright.tasks.ner.schemes import list_classes
 from maskwright.tasks.ner.tagged_sentences import TaggedSentence
-from maskwright.tasks.one_class import OneClassTask
 from maskwright.tasks.pooling import pool
 from maskwright.tasks.scores import compute_f1, compute_macro_f1
 from maskwright.tasks.sequence.class_weights import weigh_classes
 from maskwright.tasks.sequence.classification import score_each
-from maskwright.tasks.task import Scores
+from maskwright.tasks.task import OneClassTask, Scores
 
 
 class TokenClassification(OneClassTask):
