@@ -13,7 +13,7 @@ from maskwright.batch import concatenate, from_padded
 from maskwright.errors import InputError
 from maskwright.objectives.objective import TokenObjective
 from maskwright.runs.finetune_inputs import TaskInputs, load_task_inputs
-from maskwright.tasks.batch import TaskBatch
+from maskwright.tasks.loader import TaskBatch
 from maskwright.tasks.model import TaskModel
 from maskwright.training.batches import take_share
 from maskwright.training.world import World

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from maskwright.batch import PackedBatch, fill_missing
-from maskwright.tasks.batch import AskedBatch, TaskBatch
+from maskwright.tasks.loader import AskedBatch, TaskBatch
 from maskwright.tasks.model import TaskModel
 from tolerances import assert_rounded, count_terms
 

@@ -17,7 +17,8 @@ from maskwright.errors import InputError
 from maskwright.export.answers import Answer, Inputs
 from maskwright.masking.tokens import CorruptedBatch
 from maskwright.objectives.loss import compute_loss_sums
-from maskwright.objectives.masked_lm import MaskedLanguageModel, shift_left
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.prediction import shift_left
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.evaluate import EVALUATION_RATIO, EVALUATION_SEED
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
 from maskwright.errors import InputError, InputWarning
-from maskwright.masking.tokens import Masker
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.families import BERT_FAMILY, FAMILIES, MODERNBERT_FAMILY, family_of
 from maskwright.models.family import Family, State
 from maskwright.models.fine_tuned import find_task_architecture
 from maskwright.models.keras_encoder import find_stable_names
-from maskwright.models.layers import LayerNorm
 from maskwright.models.pretrained import OWN_KEY, OWN_TYPE_PREFIX, describe_encoder, warn_of_unused
 from maskwright.models.transformers_head import TransformersHead
 from maskwright.models.transformers_loading import describe_config, load_transformers_model
 from maskwright.models.weights_reading import read_config, read_shapes
+from maskwright.objectives.prediction import PredictingModel
 from maskwright.objectives.saving import CUSTOM_TYPE, StoredWeight
 from maskwright.text.tokenizer import has_tokenizer, load_tokenizer
 from maskwright.text.tokenizer_files import advise_conversion
@@ -32,33 +31,6 @@ from maskwright.text.tokenizer_files import advise_conversion
 _OUTPUT_WEIGHT, _OUTPUT_BIAS = "mlm_output.weight", "mlm_output.bias"
 _BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
 """In old files; they are no weights."""
-
-
-class PredictingModel(Protocol):
-    """What is asked of a masked language model to write it down."""
-
-    encoder: nn.Module
-    vocab_size: int
-    masker: Masker
-    seed: int
-    mlm_head: TransformersHead | None
-    mlm_head_activation: str
-    mlm_norm: LayerNorm
-    initializer_range: float
-    special_token_ids: tuple[int, ...]
-
-    @property
-    def mode(self) -> str: ...
-    @property
-    def predicts_next(self) -> bool: ...
-    @property
-    def is_tied(self) -> bool: ...
-    @property
-    def mask_ratio(self) -> float: ...
-    @property
-    def mlm_head_dropout(self) -> float: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
 
 
 def describe_language_model(model: PredictingModel) -> dict[str, Any]:

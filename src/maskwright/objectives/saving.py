@@ -26,6 +26,7 @@ from maskwright.models.pretrained import (
     OWN_KEY,
     copy_to_cpu,
     load_into,
+    read_model_folder,
     read_own_settings,
     write_model_folder,
 )
@@ -141,6 +142,7 @@ def fill_model(model: SavedModel, folder: Path, weights: State | None = None, ma
 
     `weights` are those of the main file where they are read already. Of `may_lack` the model keeps its own.
     """
+    weights = read_model_folder(folder)[1] if weights is None else weights
     stored, own = model.list_weights(), model.state_dict()
     kept = {name: tensor for name, tensor in own.items() if name in may_lack or name not in stored}
     load_into(model, kept | read_stored(model, stored, folder, weights), folder / WEIGHTS_FILE)

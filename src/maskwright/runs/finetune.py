@@ -34,9 +34,8 @@ from maskwright.runs.interruption import LastWrites, ending_in_order
 from maskwright.runs.next_commands import suggest_prediction
 from maskwright.runs.pretrain import build_callbacks, resume_newest
 from maskwright.runs.task_pictures import draw_task_pictures
-from maskwright.tasks.batch import TaskBatch
 from maskwright.tasks.config import TaskConfig, load_task_config
-from maskwright.tasks.loader import TaskLoader
+from maskwright.tasks.loader import TaskBatch, TaskLoader
 from maskwright.tasks.model import Answers, TaskModel, answer_examples
 from maskwright.tasks.new_model import choose_learning_rate, measure_weights
 from maskwright.terminal import CleanConsole

@@ -33,10 +33,9 @@ from maskwright.models.transformers_loading import is_foreign
 from maskwright.objectives.loss import LossSums
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.saving import CUSTOM_TYPE, ModelFiles, StoredWeight, fill_model, name_special_ids
-from maskwright.tasks.batch import AskedBatch, TaskBatch
 from maskwright.tasks.foreign import build_foreign, describe_foreign, name_foreign
 from maskwright.tasks.kinds import find_described_kind
-from maskwright.tasks.loader import TaskLoader
+from maskwright.tasks.loader import AskedBatch, TaskBatch, TaskLoader
 from maskwright.tasks.new_model import compute_rate_factors, freeze_first_layers
 from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
 from maskwright.tasks.nlp_heads import load_nlp_head
@@ -200,9 +199,8 @@ class TaskModel(Objective):
         if is_foreign(config):
             return cls(*build_foreign(kind, task.num_outputs, config, weights, folder), task).eval()
         if encoder is not None:
-            model = cls(
-                encoder, load_nlp_head(read_own_settings(config, NLP_HEAD_PART), find_hidden_size(encoder)), task
-            )
+            own_head = load_nlp_head(read_own_settings(config, NLP_HEAD_PART), find_hidden_size(encoder))
+            model = cls(encoder, own_head, task)
         else:
             native = build_encoder(config, folder, weights)
             model = cls(native, kind.build_head(native, task.num_outputs, config), task)

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import RunError
-from maskwright.tasks.batch import TaskBatch
-from maskwright.tasks.loader import TaskLoader
+from maskwright.tasks.loader import TaskBatch, TaskLoader
 from maskwright.tasks.similarity.group_features import GroupFeatures
 
 
