@@ -96,9 +96,11 @@ class SavedModel(nn.Module, ABC):
         state = self.state_dict()
         for name, stored in self.list_weights().items():
             weights = files.setdefault(stored.file, {})
-            weights |= dict(zip(stored.names, state[name].chunk(len(stored.names)), strict=True))
+            tensor, num_blocks = state[name], len(stored.names)
+            blocks = tensor.chunk(num_blocks) if num_blocks > 1 else (tensor,)  # a number has no blocks
+            weights |= dict(zip(stored.names, blocks, strict=True))
             if stored.other_name is not None and stored.is_written_twice:
-                weights[stored.other_name] = state[name]
+                weights[stored.other_name] = tensor
         copies = {file: copy_to_cpu(weights, wait) for file, weights in files.items()}
         return ModelSnapshot(
             {**described.config, OWN_KEY: own},
