@@ -134,7 +134,7 @@ class Made:
 
 DEBERTA = """
 from transformers import DebertaV2Config, DebertaV2ForMaskedLM
-from maskwright import load_tokenizer
+from maskwright.text.tokenizer.tokenizer import load_tokenizer
 
 tokenizer = load_tokenizer("vocabularies/bert-base-uncased")
 config = DebertaV2Config(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import maskwright as mw
-from maskwright.models.encoder import EncoderShape
+from maskwright.models.shape import EncoderShape
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.sequence_head import build_sequence_head

@@ -56,8 +56,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.models.output import MaskedLMOutput as MaskedLMOutput
     from maskwright.models.roberta import RoBERTa as RoBERTa
     from maskwright.models.roberta import XLMRoBERTa as XLMRoBERTa
-    from maskwright.objectives.causal_lm import CausalLanguageModel as CausalLanguageModel
-    from maskwright.objectives.hybrid_lm import HybridLanguageModel as HybridLanguageModel
+    from maskwright.objectives.masked_lm import CausalLanguageModel as CausalLanguageModel
+    from maskwright.objectives.masked_lm import HybridLanguageModel as HybridLanguageModel
     from maskwright.objectives.masked_lm import MaskedLanguageModel as MaskedLanguageModel
     from maskwright.objectives.replaced_tokens import ReplacedTokenDetection as ReplacedTokenDetection
     from maskwright.objectives.sentence_pairs import SentencePairModel as SentencePairModel
@@ -124,7 +124,7 @@ _HOMES = {
     "BuiltOptimizer": "maskwright.training.optim.builders",
     "Callback": "maskwright.training.callbacks",
     "Candidate": "maskwright.inference.fill_mask",
-    "CausalLanguageModel": "maskwright.objectives.causal_lm",
+    "CausalLanguageModel": "maskwright.objectives.masked_lm",
     "CheckUp": "maskwright.runs.doctor.findings",
     "Choice": "maskwright.catalogue.choose",
     "ClozeItem": "maskwright.evaluation.cloze",
@@ -137,7 +137,7 @@ _HOMES = {
     "FinishedTask": "maskwright.runs.finetune.finetune",
     "GlueReport": "maskwright.runs.eval.glue_report",
     "History": "maskwright.training.state",
-    "HybridLanguageModel": "maskwright.objectives.hybrid_lm",
+    "HybridLanguageModel": "maskwright.objectives.masked_lm",
     "InputError": "maskwright.errors",
     "InputWarning": "maskwright.errors",
     "KnownModel": "maskwright.catalogue.table",

@@ -7,9 +7,10 @@ of one document per row, followed by padding.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ from maskwright.errors import InputError
 
 PADDING_DOCUMENT = 0
 IGNORED_LABEL = -100
+IS_ASKED = {"is_asked": True}
+"""Metadata of fields with labels, where padding must ask nothing; padding of other fields is 0."""
 _PADDED_KEYS = ("input_ids", "attention_mask", "token_type_ids", "sample_ids", "word_starts", "word_ids")
 _FOREIGN_KEYS = {
     "input_mask": "attention_mask",
@@ -42,17 +45,17 @@ class PackedBatch:
     token_type_ids: Tensor | None = None
     word_starts: Tensor | None = None
     """True at the first token of each word; None where words are not known."""
-    pair_labels: Tensor | None = None
+    pair_labels: Tensor | None = field(default=None, metadata=IS_ASKED)
     """At the first token of a pair of segments 0 if the second follows the first, 1 if not; -100 elsewhere."""
 
     def __post_init__(self) -> None:
         if self.input_ids.ndim != 2:
             raise InputError(f"input_ids has shape {tuple(self.input_ids.shape)}; expected (rows, length)")
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for one in fields(self):
+            value = getattr(self, one.name)
             if value is not None and value.shape != self.input_ids.shape:
                 raise InputError(
-                    f"{field.name} has shape {tuple(value.shape)}, input_ids has {tuple(self.input_ids.shape)};"
+                    f"{one.name} has shape {tuple(value.shape)}, input_ids has {tuple(self.input_ids.shape)};"
                     " both must be (rows, length)"
                 )
 
@@ -68,34 +71,99 @@ class PackedBatch:
         """Real tokens, padding not counted."""
         return int((~self.is_padding).sum())
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         return self.map_fields(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
-    def pin_memory(self) -> PackedBatch:
+    def pin_memory(self) -> Self:
         """Page-locked, so that copies to a GPU need not wait."""
         return self.map_fields(Tensor.pin_memory)
 
-    def rows(self, start: int, stop: int) -> PackedBatch:
+    def rows(self, start: int, stop: int) -> Self:
         return self.map_fields(lambda tensor: tensor[start:stop])
 
-    def fill_up(self, num_rows: int) -> PackedBatch:
-        """At least so many rows, the added ones all padding."""
-        missing = num_rows - self.num_rows
-        if missing <= 0:
+    def fill_up(self, num_rows: int) -> Self:
+        """At least so many rows, the added ones all padding, of which nothing is asked."""
+        if num_rows <= self.num_rows:
             return self
-        filled = self.map_fields(lambda tensor: F.pad(tensor, (0, 0, 0, missing)))
-        if filled.pair_labels is None:
-            return filled
-        filled.pair_labels[self.num_rows :] = IGNORED_LABEL
-        return filled
+        filled = {
+            one.name: _extend(value, (num_rows, *value.shape[1:]), _choose_filling(one, value.dtype))
+            for one in fields(self)
+            if (value := getattr(self, one.name)) is not None
+        }
+        return replace(self, **filled)
 
-    def with_input_ids(self, input_ids: Tensor) -> PackedBatch:
+    def with_input_ids(self, input_ids: Tensor) -> Self:
         return replace(self, input_ids=input_ids)
 
-    def map_fields(self, function: Callable[[Tensor], Tensor]) -> PackedBatch:
+    def map_fields(self, function: Callable[[Tensor], Tensor]) -> Self:
         """The batch with a function applied to each field that is there."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
         return replace(self, **{name: function(value) for name, value in given.items() if value is not None})
+
+
+BatchType = TypeVar("BatchType", bound=PackedBatch)
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What a model sees and what it must answer; each objective and task has a kind of its own."""
+
+    batch: PackedBatch
+    """What the model sees."""
+    labels: Tensor
+    """(B, ...), the ignored label, or NaN among floats, where nothing is asked."""
+
+    @property
+    def counts(self) -> Tensor:
+        """What each part of the loss will be a sum over; here there is one, of all that is asked."""
+        return find_asked(self.labels).sum()[None]
+
+
+def find_asked(labels: Tensor) -> Tensor:
+    """Whether labels are there: (B, N) of (B, N) or (B, N, C), and (B, N, W) of (B, N, W, C)."""
+    is_known = ~labels.isnan() if labels.is_floating_point() else labels != IGNORED_LABEL
+    return is_known if is_known.ndim == 2 else is_known[..., 0]
+
+
+def fill_missing(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Labels that ask nothing."""
+    return torch.full(shape, _choose_missing(dtype), dtype=dtype)
+
+
+def concatenate(batches: Sequence[BatchType]) -> BatchType:
+    """One batch of all rows; labels of documents that only some batches have ask nothing in the others."""
+    if len(batches) == 1:
+        return batches[0]
+    lengths = {batch.input_ids.shape[1] for batch in batches}
+    if len(lengths) > 1:
+        raise InputError(
+            f"batches of {min(lengths)} and {max(lengths)} tokens per row cannot be one step; a growing batch"
+            " (training.batch_tokens_start) needs rows of one length"
+        )
+    joined: dict[str, Tensor] = {}
+    for one in fields(batches[0]):
+        if getattr(batches[0], one.name) is not None:
+            values: list[Tensor] = [getattr(batch, one.name) for batch in batches]
+            widest = [max(sizes) for sizes in zip(*(value.shape[1:] for value in values), strict=True)]
+            filling = _choose_filling(one, values[0].dtype)
+            joined[one.name] = torch.cat([_extend(value, (len(value), *widest), filling) for value in values])
+    return replace(batches[0], **joined)
+
+
+def _extend(values: Tensor, shape: Sequence[int], filling: float) -> Tensor:
+    """Values at the front of a larger shape."""
+    missing = [size - own for size, own in zip(shape, values.shape, strict=True)]
+    if not any(missing):
+        return values
+    return F.pad(values, [side for size in reversed(missing) for side in (0, size)], value=filling)
+
+
+def _choose_filling(one: Field[Any], dtype: torch.dtype) -> float:
+    return _choose_missing(dtype) if one.metadata == IS_ASKED else 0
+
+
+def _choose_missing(dtype: torch.dtype) -> float:
+    return math.nan if dtype.is_floating_point else IGNORED_LABEL
 
 
 def check_padded(input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,6 +106,26 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path} holds a {type(value).__name__}; expected a JSON object")
     return value
+
+
+def check_format_version(version: Any, newest: int, file: Path) -> None:
+    """Refuse a file in a format that a later version of this program writes; files without a version are older."""
+    if type(version) is not int or version < 1:
+        raise InputError(f"{file} is damaged: its format version is {version!r:.80}, expected a number from 1 on")
+    if version > newest:
+        raise InputError(
+            f"{file} has format version {version}, this maskwright reads up to {newest}; a newer version of maskwright"
+            " wrote it, so use that one"
+        )
+
+
+def refuse_unknown_fields(found: Iterable[str], known: Collection[str], file: Path) -> None:
+    unknown = sorted(set(found) - set(known))
+    if unknown:
+        raise InputError(
+            f"{file} has the field '{unknown[0]}', which this version does not know; a newer version of maskwright"
+            " wrote it, so use that one, or it is damaged"
+        )
 
 
 def read_record(kind: type[Record], values: Any, file: Path) -> Record:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from maskwright.batch import IGNORED_LABEL, PackedBatch
+from maskwright.batch import IGNORED_LABEL, PackedBatch, concatenate
 from maskwright.data.given_pairs import GivenPairs, PairStore, Segments, build_pair_loader
 from maskwright.data.loader import PackedLoader
 from maskwright.data.pairs import DOES_NOT_FOLLOW, FOLLOWS, build_pairing
 from maskwright.data.shards import StoresInMemory
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
-from maskwright.training.batches import concatenate, take_share
+from maskwright.training.batches import take_share
 from maskwright.training.distributed.world import World
 
 CLS, SEP, PAD, FIRST_ID = 1, 2, 0, 5

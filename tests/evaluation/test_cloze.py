@@ -10,8 +10,7 @@ import torch
 from maskwright.errors import InputError, RunError
 from maskwright.evaluation.cloze import ClozeItem, Unasked, rank_answers, read_cloze
 from maskwright.inference.fill_mask import fill_mask
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer
 

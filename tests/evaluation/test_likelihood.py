@@ -11,9 +11,7 @@ from maskwright.evaluation.answers import predict_places
 from maskwright.evaluation.likelihood import score_texts
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.hybrid_lm import HybridLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, HybridLanguageModel, MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import assert_rounded, count_terms
 

@@ -9,8 +9,7 @@ from maskwright.data.loader import PackedLoader
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.evaluation.masked_questions import score_samples
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.held_out import evaluate
 from tolerances import count_terms, rounding

@@ -13,9 +13,7 @@ from maskwright.errors import InputError
 from maskwright.export.checking import answer_with_torch
 from maskwright.export.measuring import LATENCY_BATCHES, build_exam
 from maskwright.models.bert import BERT
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.hybrid_lm import HybridLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, HybridLanguageModel, MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.held_out import evaluate
 from tolerances import count_terms, rounding

@@ -13,9 +13,7 @@ from torch import nn
 from maskwright.errors import InputError
 from maskwright.export.huggingface import export_huggingface, find_obstacles
 from maskwright.models.modernbert import ModernBERT
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.hybrid_lm import HybridLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, HybridLanguageModel, MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import count_terms, rounding
 

@@ -15,8 +15,7 @@ from maskwright.export import sentence_transformers as ours
 from maskwright.export.sentence_transformers import export_sentence_transformers
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import assert_rounded, count_terms, rounding
 

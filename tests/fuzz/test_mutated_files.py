@@ -139,8 +139,7 @@ def _read_texts(path: Path) -> None:
 
 
 def _read_labelled(path: Path) -> None:
-    from maskwright.tasks.columns import ColumnNames
-    from maskwright.tasks.examples import read_examples
+    from maskwright.tasks.examples import ColumnNames, read_examples
 
     read_examples(path, ColumnNames())
 

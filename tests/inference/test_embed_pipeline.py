@@ -17,8 +17,7 @@ from maskwright.errors import InputError
 from maskwright.inference import runner
 from maskwright.inference.pipeline import pipeline
 from maskwright.models.bert import BERT
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tolerances import assert_rounded
 

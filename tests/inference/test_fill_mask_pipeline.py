@@ -12,8 +12,7 @@ from tiny_models import SCORE_ERROR
 from maskwright.errors import InputError, InputWarning
 from maskwright.inference.pipeline import pipeline
 from maskwright.models.bert import BERT
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 TEXTS = [

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import maskwright as mw
 from maskwright.batch import PackedBatch
-from maskwright.models import FAMILIES
+from maskwright.models.encoder import FAMILIES
 from maskwright.training.engine import Engine
 from maskwright.training.state import TrainingState
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from maskwright.errors import InputError
-from maskwright.models import FAMILIES
 from maskwright.models.bert import BERT
+from maskwright.models.encoder import FAMILIES
 from maskwright.models.modernbert import ModernBERT
 from tolerances import assert_rounded, count_terms, sampling
 

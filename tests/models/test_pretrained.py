@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from maskwright.errors import InputError
-from maskwright.models import FAMILIES
 from maskwright.models.bert import BERT
+from maskwright.models.encoder import FAMILIES
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel

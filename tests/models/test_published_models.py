@@ -11,8 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertForPreTraining
 
 from maskwright.errors import InputError, InputWarning
-from maskwright.models import FAMILIES
-from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoder import FAMILIES, PackedEncoder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from tolerances import assert_rounded, count_terms
 

@@ -6,8 +6,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, BertModel
 
 from maskwright.batch import PackedBatch
-from maskwright.models import FAMILIES
 from maskwright.models.bert import BERT
+from maskwright.models.encoder import FAMILIES
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from tolerances import assert_rounded, count_terms
 

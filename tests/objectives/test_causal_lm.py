@@ -11,9 +11,7 @@ from maskwright.batch import PackedBatch, from_padded
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.hybrid_lm import HybridLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, HybridLanguageModel, MaskedLanguageModel
 from tolerances import assert_rounded, count_terms, rounding, sampling
 
 VOCAB = 120

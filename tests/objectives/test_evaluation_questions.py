@@ -7,8 +7,7 @@ import torch
 
 from maskwright.batch import from_padded
 from maskwright.models.bert import BERT
-from maskwright.objectives.hybrid_lm import HybridLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import HybridLanguageModel, MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 
 HEAD = {"mask_token_id": 4, "special_token_ids": range(5)}

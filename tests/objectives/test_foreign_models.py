@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 from maskwright.batch import PackedBatch, to_padded
 from maskwright.errors import InputError, InputWarning
 from maskwright.masking.tokens import CorruptedBatch
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
 from maskwright.objectives.resizing import extend_vocabulary, resize_vocabulary
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tolerances import assert_rounded, count_terms
@@ -209,7 +208,7 @@ def test_new_words_start_as_the_mean_of_their_pieces(tmp_path: Path, tokenizer: 
 
 
 def test_an_encoder_without_a_head_is_refused_unless_a_new_one_is_wanted(tmp_path: Path) -> None:
-    from maskwright.objectives.saving import load_masked_lm
+    from maskwright.objectives.masked_lm import load_masked_lm
 
     build_theirs("longformer", "Model").save_pretrained(tmp_path)
     with pytest.raises(InputError, match="without a masked-language-model head"):

@@ -121,6 +121,15 @@ def test_custom_model_is_saved_and_loaded_around_a_new_encoder(tmp_path):
     assert loaded.is_tied
 
 
+def test_a_custom_encoder_may_hold_a_number_without_dimensions(tmp_path):
+    encoder = build_custom()
+    encoder.register_buffer("num_updates", torch.tensor(7))
+    MaskedLanguageModel(encoder, V, mask_token_id=4, special_token_ids=SPECIALS).save_pretrained(tmp_path)
+    other = build_custom()
+    other.register_buffer("num_updates", torch.tensor(0))
+    assert MaskedLanguageModel.from_pretrained(tmp_path, encoder=other).encoder.num_updates == 7
+
+
 def first_loss(model: MaskedLanguageModel) -> float:
     ids = torch.randint(5, model.vocab_size, (8, 64), generator=torch.Generator().manual_seed(3))
     inputs, labels, _ = model.eval()._mask_tokens({"input_ids": ids}, epoch=0)

@@ -8,7 +8,7 @@ import operator
 import pytest
 import torch
 
-from maskwright.objectives.ranking import NUM_BINS, compute_auc, count_scores
+from maskwright.objectives.replaced_tokens import NUM_BINS, compute_auc, count_scores
 
 
 def test_auc_from_bins_is_close_to_that_of_all_pairs():

@@ -13,8 +13,7 @@ from maskwright.errors import InputError
 from maskwright.masking.tokens import TokenMasker
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
-from maskwright.objectives.ranking import NUM_BINS
-from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
+from maskwright.objectives.replaced_tokens import NUM_BINS, ReplacedTokenDetection
 from tolerances import assert_rounded, count_terms, rounding
 
 V = 60

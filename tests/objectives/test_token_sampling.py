@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from maskwright.objectives.token_sampling import draw_uniform, sample_tokens
+from maskwright.objectives.generator import draw_uniform, sample_tokens
 from maskwright.randomness import Stream, compute_key
 
 

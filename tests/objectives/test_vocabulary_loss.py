@@ -11,9 +11,8 @@ from torch import Tensor
 
 from maskwright.batch import IGNORED_LABEL
 from maskwright.models.compilation import FunctionCompiler
-from maskwright.objectives import vocabulary_loss
-from maskwright.objectives.loss import LossSums, compute_loss_sums
-from maskwright.objectives.vocabulary_loss import compute_loss_in_parts
+from maskwright.objectives import loss
+from maskwright.objectives.loss import LossSums, compute_loss_in_parts, compute_loss_sums
 from tolerances import assert_rounded, rounding
 
 NUM_SLOTS, WIDTH, VOCAB_SIZE = 300, 12, 70
@@ -57,7 +56,7 @@ def score_whole(features: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) 
 def test_parts_have_the_loss_and_gradients_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, slots: tuple[Tensor, ...], most_logits: int, part_sizes: list[int]
 ) -> None:
-    monkeypatch.setattr(vocabulary_loss, "_MOST_LOGITS", most_logits)
+    monkeypatch.setattr(loss, "_MOST_LOGITS", most_logits)
     compiler = Uncompiled()
     expected, expected_grads = differentiate(score_whole, slots)
     sums, grads = differentiate(lambda *inputs: compute_loss_in_parts(*inputs, compiler), slots)

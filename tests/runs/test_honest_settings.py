@@ -86,7 +86,7 @@ def test_old_checkpoints_that_cannot_be_removed_are_a_warning(monkeypatch: pytes
     def fail(*arguments: Any) -> None:
         raise PermissionError(13, "nope")
 
-    monkeypatch.setattr("maskwright.training.checkpoint_writer.write_snapshot", fail)
+    monkeypatch.setattr("maskwright.training.checkpoint_writer.write_checkpoint", fail)
     warnings: list[str] = []
     writer = CheckpointWriter(warnings.append)
     writer.write(Path("x"), None, background=True)  # type: ignore[arg-type]

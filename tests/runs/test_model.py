@@ -8,8 +8,8 @@ import torch
 
 from maskwright.config import build_config
 from maskwright.errors import InputError
-from maskwright.models import FAMILIES
 from maskwright.models.bert import BERT
+from maskwright.models.encoder import FAMILIES
 from maskwright.models.modernbert import ModernBERT
 from maskwright.runs.model import build_model, check_vocabulary, fit_row_length
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, load_tokenizer

@@ -19,8 +19,7 @@ from maskwright.config import build_config
 from maskwright.errors import InputError
 from maskwright.inference.fill_mask import fill_mask
 from maskwright.inference.generate import generate
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.hybrid_lm import HybridLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, HybridLanguageModel
 from maskwright.runs.model import load_model
 from maskwright.runs.objective import choose_kind, find_causal_share
 from maskwright.runs.pretrain import FinishedRun, pretrain

@@ -16,8 +16,7 @@ from pyarrow import parquet
 from maskwright.errors import InputError
 from maskwright.masking.tokens import Strategy
 from maskwright.models.bert import BERT
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.runs.create import create_mlm_dataset, create_mlm_training_model
 from maskwright.runs.prepare import PrepareOptions, prepare

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskwright.tasks.batch import TaskBatch, fill_missing
+from maskwright.batch import fill_missing
+from maskwright.tasks.loader import TaskBatch
 from maskwright.tasks.model import TaskModel
 from tolerances import assert_rounded, count_terms
 

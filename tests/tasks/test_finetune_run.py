@@ -118,7 +118,7 @@ def test_a_run_whose_checkpoints_could_not_be_written_finishes(
     def fill_the_disk(folder: Path, *others: Any) -> Path:
         raise RunError(f"cannot write {folder}: no space left")
 
-    monkeypatch.setattr("maskwright.training.checkpoint_writer.write_snapshot", fill_the_disk)
+    monkeypatch.setattr("maskwright.training.checkpoint_writer.write_checkpoint", fill_the_disk)
     run(lab.config(epochs=1), tmp_path / "run")
     assert read_final(tmp_path / "run")["epochs"] == 1
 

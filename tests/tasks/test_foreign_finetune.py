@@ -26,8 +26,8 @@ from maskwright.inference.pipeline import pipeline
 from maskwright.runs.export import ExportOptions, export_model
 from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.sections.training import OptimizerConfig
-from maskwright.tasks.batch import TaskBatch
 from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.loader import TaskBatch
 from maskwright.tasks.model import TaskModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.optim.optimizers import build_optimizers

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from maskwright.errors import InputError, InputWarning
-from maskwright.tasks.columns import ColumnNames, choose_columns
-from maskwright.tasks.examples import Example, ExampleFile, read_examples
+from maskwright.tasks.examples import ColumnNames, Example, ExampleFile, choose_columns, read_examples
 from maskwright.tasks.features import featurize
 from maskwright.tasks.labels import collect_classes, read_label
 from maskwright.tasks.tables import read_table

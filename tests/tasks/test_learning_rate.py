@@ -13,7 +13,7 @@ from maskwright.config import load_config
 from maskwright.models.bert import BERT
 from maskwright.runs.finetune.finetune import finetune
 from maskwright.runs.finetune.inputs import load_task_inputs
-from maskwright.tasks.learning_rate import choose_learning_rate, measure_weights
+from maskwright.tasks.new_model import choose_learning_rate, measure_weights
 
 
 def build_encoder(width: int, size: float) -> BERT:

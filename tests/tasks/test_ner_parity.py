@@ -11,11 +11,11 @@ from parity_lab import LENGTHS, MAGNITUDE, NUM_TERMS, SETTINGS, build_inputs, co
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForTokenClassification
 
-from maskwright.batch import IGNORED_LABEL
-from maskwright.tasks.batch import AskedBatch, TaskBatch, fill_missing
+from maskwright.batch import IGNORED_LABEL, fill_missing
+from maskwright.tasks.loader import AskedBatch, TaskBatch
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.ner.token_head import build_token_head
-from maskwright.tasks.saving import adopt_dense, load_pretrained
+from maskwright.tasks.new_model import adopt_dense, load_pretrained
 from tolerances import assert_rounded
 
 CLASSES = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]

@@ -11,7 +11,7 @@ from parity_lab import MAGNITUDE, NUM_TERMS, SETTINGS, build_inputs, compare_gra
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from maskwright.batch import IGNORED_LABEL
-from maskwright.tasks.batch import AskedBatch
+from maskwright.tasks.loader import AskedBatch
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.qa.spans import OUTSIDE, find_best_spans

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from maskwright.errors import RunError
 from maskwright.runs.finetune.inputs import TaskInputs
-from maskwright.tasks.batch import AskedBatch, TaskBatch
+from maskwright.tasks.loader import AskedBatch, TaskBatch
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.similarity.losses import Groups, compute_contrastive_losses
 from tolerances import assert_rounded, count_terms

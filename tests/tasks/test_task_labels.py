@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from maskwright.batch import fill_missing
 from maskwright.errors import InputError
-from maskwright.tasks.batch import fill_missing
 from maskwright.tasks.config import TaskConfig, build_task_config
 from maskwright.tasks.examples import Example
 from maskwright.tasks.kinds import find_kind

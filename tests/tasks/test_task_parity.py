@@ -11,7 +11,7 @@ from parity_lab import MAGNITUDE, NUM_TERMS, SETTINGS, build_inputs, compare_gra
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from maskwright.batch import PackedBatch
-from maskwright.tasks.batch import AskedBatch
+from maskwright.tasks.loader import AskedBatch
 from maskwright.tasks.model import TaskModel
 from tolerances import assert_rounded
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from kept_gradients import build_step, compute_gradients
 
-from maskwright.batch import as_packed
+from maskwright.batch import as_packed, concatenate
 from maskwright.sections.training import OptimizerConfig
-from maskwright.training.batches import concatenate
 from maskwright.training.optim.optimizers import build_optimizers
 from tolerances import assert_rounded, count_terms
 

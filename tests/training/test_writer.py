@@ -226,9 +226,9 @@ folder = Path(sys.argv[1])
 for step, size in ((1, 10), (2, 100_000)):
     model = ModelSnapshot({}, {"weight": torch.zeros(10)}, None)
     values = {"state": {"best_step": None, "best_loss": None}}
-    snapshot = checkpoints.Snapshot(step, model, {"state": torch.zeros(size)}, None, values, None)
+    contents = checkpoints.CheckpointContents(step, model, {"state": torch.zeros(size)}, None, values, None)
     try:
-        checkpoints.write_snapshot(folder, snapshot)
+        checkpoints.write_checkpoint(folder, contents)
     except RunError as error:
         print(error)
 """

@@ -18,7 +18,7 @@ from maskwright.export.checking import Answer, Inputs
 from maskwright.masking.tokens import CorruptedBatch
 from maskwright.objectives.loss import compute_loss_sums
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.objectives.next_tokens import shift_left
+from maskwright.objectives.prediction import shift_left
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.held_out import EVALUATION_RATIO, EVALUATION_SEED
 

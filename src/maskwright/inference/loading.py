@@ -13,15 +13,11 @@ from maskwright.errors import InputError, InputWarning
 from maskwright.inference.embedding import EmbeddingSettings
 from maskwright.inference.runner import FindCausal
 from maskwright.inference.sentence_folder import read_sentence_settings
-from maskwright.models import FAMILIES
 from maskwright.models.any_encoder import find_input_embedding, find_max_length
-from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoder import FAMILIES, PackedEncoder
 from maskwright.models.files.model_folder import OWN_TYPE_PREFIX, read_config, read_model_folder, resolve_folder
 from maskwright.models.transformers_model import is_foreign
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.kinds import find_objective
-from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.objectives.saving import load_masked_lm
+from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel, find_objective, load_masked_lm
 from maskwright.tasks.foreign import load_foreign_encoder
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from maskwright.batch import IGNORED_LABEL, PackedBatch
+from maskwright.batch import IGNORED_LABEL, PackedBatch, Questions
 from maskwright.errors import InputError
 from maskwright.masking.units import Units, WordLayout, hash_positions, hash_samples, high_bits
 from maskwright.randomness import UINT32_RANGE, Stream, compute_key, threshold
@@ -27,13 +27,9 @@ _STREAMS = (Stream.ROUNDING, Stream.SELECTION, Stream.CORRUPTION, Stream.REPLACE
 
 
 @dataclass(frozen=True)
-class CorruptedBatch:
-    """What the model sees and what it must answer."""
+class CorruptedBatch(Questions):
+    """Questions about tokens: `batch` has its chosen ones replaced, `labels` (B, S) are their ids, -100 elsewhere."""
 
-    batch: PackedBatch
-    """The batch with its chosen tokens replaced."""
-    labels: Tensor
-    """(B, S) original ids where a token was chosen, -100 elsewhere."""
     num_slots: int
     """More slots than tokens were chosen, whatever the batch: the static size of the prediction head's input."""
     is_causal: Tensor | None = None
@@ -42,11 +38,6 @@ class CorruptedBatch:
     @property
     def selected(self) -> Tensor:
         return self.labels != IGNORED_LABEL
-
-    @property
-    def counts(self) -> Tensor:
-        """(1,) the tokens that the loss will be a sum over."""
-        return self.selected.sum()[None]
 
     def num_overflowing(self) -> Tensor:
         """Chosen tokens that find no slot, left on the device; more than 0 is next to impossible."""

@@ -30,6 +30,8 @@ from maskwright.models.compilation import LayerCompiler
 from maskwright.models.family import Family
 from maskwright.models.files.model_folder import (
     CONFIG_FILE,
+    FORMAT_KEY,
+    FORMAT_VERSION,
     OWN_KEY,
     OWN_TYPE_PREFIX,
     copy_to_cpu,
@@ -41,6 +43,7 @@ from maskwright.models.files.model_folder import (
 from maskwright.models.init import init_weights, zero_residual_outputs
 from maskwright.models.output import EncoderOutput
 from maskwright.models.shape import EncoderShape
+from maskwright.storage import refuse_unknown_fields
 from maskwright.suggestions import suggest
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "positions", "document_ids", "is_causal")
@@ -304,7 +307,7 @@ def describe_encoder(encoder: PackedEncoder, with_head: bool, is_expressible: bo
         "model_type": f"{prefix}{family.model_type}",
         "architectures": [f"{prefix}{family.architectures[with_head]}"],
         **values,
-        OWN_KEY: {"encoder": own},
+        OWN_KEY: {FORMAT_KEY: FORMAT_VERSION, "encoder": own},
     }
 
 
@@ -321,9 +324,11 @@ def build_encoder(config: Mapping[str, Any], folder: Path, weights: Mapping[str,
 def outline_encoder(config: Mapping[str, Any], folder: Path) -> PackedEncoder:
     """The encoder a config.json describes, on the meta device: its shapes and settings, no weights."""
     encoder_class = find_encoder_class(config, folder)
+    family = encoder_class.family
+    own = read_own_settings(config, "encoder")
+    refuse_unknown_fields(own, (*family.own_settings, *family.unwritten_settings), folder / CONFIG_FILE)
     try:
-        own = read_own_settings(config, "encoder")
-        shape = encoder_class.family.read_config(encoder_class.config_class, config, own)
+        shape = family.read_config(encoder_class.config_class, config, own)
     except InputError as error:
         raise InputError(f"{folder / CONFIG_FILE}: {error}") from error
     with torch.device("meta"):

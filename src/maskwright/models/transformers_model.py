@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
-from maskwright.models import FAMILIES
 from maskwright.models.any_encoder import call_foreign, find_max_length
+from maskwright.models.encoder import FAMILIES
 from maskwright.models.files.model_folder import CONFIG_FILE, OWN_KEY, OWN_TYPE_PREFIX, warn_of_unused
 
 _SET_ELSEWHERE = (

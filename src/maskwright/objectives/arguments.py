@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from maskwright.errors import InputError
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from maskwright.errors import InputError, InputWarning
+from maskwright.models.any_encoder import find_input_embedding
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 
 BERT_MASK_TOKEN_ID = 103
+_MAX_LOSS_OF_TYING = 12.0
+"""How far above the loss of guessing a model may start for its output to be tied unasked: a table's standard deviation
+may be 0.3 at a width of 256 and 0.19 at 768, ten times what new ones of ours have; that of `nn.Embedding` is 1."""
+_NUM_TRIED_STATES = 16
+_TRIAL_SEED = 0x7461626C65
+"""One that nobody draws a table with: the same numbers in states and table would look like an answer that is known."""
 
 
 class Vocabulary(NamedTuple):
@@ -117,3 +129,40 @@ def check_positive(**values: float) -> None:
     for name, value in values.items():
         if not 0.0 < value < math.inf:
             raise InputError(f"{name} is {value}; it must be a positive number")
+
+
+def check_embedding(encoder: nn.Module, vocab_size: int) -> None:
+    embedding = find_input_embedding(encoder)
+    if embedding is not None and embedding.num_embeddings < vocab_size:
+        raise InputError(
+            f"the encoder embeds {embedding.num_embeddings} tokens, vocab_size is {vocab_size};"
+            f" build the encoder with vocab_size={vocab_size}"
+        )
+
+
+def may_be_tied(table: Tensor, encoder: nn.Module) -> bool:
+    """Whether a model around a table that is not ours would start near the loss of guessing; a warning if not."""
+    if table.is_meta:
+        return True
+    first_loss, guessing = _measure_first_loss(table), math.log(len(table))
+    if first_loss <= guessing + _MAX_LOSS_OF_TYING:
+        return True
+    warnings.warn(
+        f"the embedding table of {type(encoder).__name__} (standard deviation {table.detach().std():.2g}) is too large"
+        f" to be tied to the output: the loss would start at {first_loss:.1f}, where guessing has {guessing:.1f}; so"
+        " the output got weights of its own and the table stays as it is. Choose with tie_word_embeddings=False (as"
+        " now) or True (tied nevertheless)",
+        InputWarning,
+        stacklevel=4,
+    )
+    return False
+
+
+@torch.no_grad()
+def _measure_first_loss(table: Tensor) -> float:
+    """The loss of answers that know nothing, at the output of a new head over a table (V, D)."""
+    width = table.shape[1]
+    states = torch.randn(_NUM_TRIED_STATES, width, generator=torch.Generator().manual_seed(_TRIAL_SEED))
+    features = F.layer_norm(states, (width,)).to(table.device, table.dtype)
+    logits = (features @ table.T).float()
+    return float((logits.logsumexp(-1) - logits.mean(-1)).mean())

@@ -1,7 +1,7 @@
-"""The small masked language model that proposes replacements (Clark et al. 2020, ELECTRA).
+"""The small masked language model that proposes replacements (Clark et al. 2020, ELECTRA), and how they are drawn.
 
 It reads the discriminator's own embeddings and predicts with their table, so it holds layers and a head alone.
-B rows, S row length, D the discriminator's width, V vocabulary.
+B rows, S row length, D the discriminator's width, M slots, V vocabulary.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
-from maskwright.models import FAMILIES
-from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoder import FAMILIES, PackedEncoder
 from maskwright.models.init import init_weights
 from maskwright.models.layers import Dropout, LayerNorm
+from maskwright.randomness import random_uint32
+
+_UNIFORM_BITS = 24
+"""As many as fp32 holds exactly, so that a number below 1 stays below 1."""
 
 
 class Generator(nn.Module):
@@ -88,3 +92,21 @@ def find_family_class(encoder: nn.Module) -> type[PackedEncoder]:
         f"the encoder is a {type(encoder).__name__}; replaced-token detection shares an encoder's embeddings, so it"
         f" needs a {names} of maskwright"
     )
+
+
+def draw_uniform(key: int, sample_ids: Tensor, positions: Tensor) -> Tensor:
+    """Numbers in [0, 1), a function of the key, the sample and the position alone."""
+    bits = random_uint32(key, sample_ids, positions) >> (32 - _UNIFORM_BITS)
+    return bits.float() * 2.0**-_UNIFORM_BITS
+
+
+@torch.no_grad()
+def sample_tokens(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
+    """(M,) ids from softmax(logits / temperature) of (M, V) logits by inverting its distribution function.
+
+    The drawn token is the first whose cumulated probability exceeds the (M,) numbers, so one of probability 0 never
+    is. Scaling by the last sum, which rounding moves off 1, keeps the search inside the vocabulary.
+    """
+    cumulated = torch.softmax(logits.float() / temperature, dim=-1).cumsum(dim=-1)
+    targets = uniform[:, None] * cumulated[:, -1:]
+    return torch.searchsorted(cumulated, targets, right=True).squeeze(1)

@@ -2,74 +2,63 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from torch import nn
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import PackedBatch, Questions
 from maskwright.errors import InputError
-from maskwright.masking.tokens import CorruptedBatch, TokenMasker
+from maskwright.masking.tokens import CorruptedBatch, Masker, TokenMasker
 from maskwright.models.compilation import LayerCompiler
 from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives import arguments
 from maskwright.objectives.loss import LossSums
-from maskwright.objectives.snapshot import ModelSnapshot
+from maskwright.objectives.saving import SavedModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _KERAS_COMPILE = {"optimizer", "loss", "metrics", "loss_weights", "run_eagerly", "steps_per_execution", "jit_compile"}
 
 
-class Objective(nn.Module, ABC):
+class Objective(SavedModel):
     """A loss in one or several parts.
 
-    Each part is a sum over tokens, divided by a count of its own over the whole batch, whatever the number of
-    micro-batches and processes, and weighted. Counts are known before the model runs: `count` of what `corrupt` made.
+    Each part is a sum over what is asked, divided by a count of its own over the whole batch, whatever the number of
+    micro-batches and processes, and weighted. Counts are known before the model runs: `counts` of what `ask` returns.
     """
 
     mode: ClassVar[str]
     """What configurations call it."""
     evaluates_causally = False
     """Whether evaluations ask for next tokens instead of masked ones."""
-    encoder: nn.Module
     vocab_size: int
-    mask_ratio: float
+    mask_ratio: float | None = None
+    """The share of the tokens that is masked; None where nothing is."""
     part_weights: tuple[float, ...] = (1.0,)
     num_figures: ClassVar[int]
     """Sums beside losses and counts that the metrics are computed from."""
 
-    @property
     @abstractmethod
-    def token_masker(self) -> TokenMasker:
-        """Masks single tokens whatever the training's strategy, so that models can be compared."""
-
-    @abstractmethod
-    def corrupt(
+    def ask(
         self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
-    ) -> CorruptedBatch:
-        """What the model sees and must answer: a function of (seed, epoch, sample, position), ratio and progress."""
+    ) -> Questions:
+        """What the model sees and must answer: a function of (seed, epoch, sample, position), ratio and progress.
+
+        Models that mask take `ratio` instead of their own `mask_ratio`.
+        """
 
     @abstractmethod
-    def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
+    def ask_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> Questions:
         """The same questions in every evaluation, whatever the run and its progress."""
 
     @abstractmethod
-    def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
-        """The loss's parts, their counts and the figures of a corrupted batch."""
+    def loss_sums(self, questions: Any) -> LossSums:
+        """The loss's parts, their counts and the figures of what `ask` returned."""
 
     @abstractmethod
     def compute_metrics(self, sums: Sequence[float]) -> dict[str, float]:
         """Metrics from sums of losses, counts and figures in this order; `loss` comes first, NaN without a count."""
-
-    @abstractmethod
-    def snapshot(self, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
-        """The model as its files will hold it; without `wait` copies from a GPU still run on return."""
-
-    @abstractmethod
-    def load_weights(self, folder: str | Path) -> None:
-        """Fill this model from a saved one of the same shape."""
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Refuse data whose tokenizer does not fit the model."""
@@ -96,10 +85,6 @@ class Objective(nn.Module, ABC):
         """Encoders beside `encoder` whose layers can be cut over processes one by one."""
         return []
 
-    def save_pretrained(self, folder: str | Path, tokenizer: Any = None) -> None:
-        """Write the whole model (and its tokenizer, if given) as a folder of safetensors and JSON."""
-        self.snapshot(tokenizer).write(Path(folder))
-
     def fit(self, *args: Any, **options: Any) -> NoReturn:
         """Keras' name, which says what to call; so do `compile`, `save` and `summary`."""
         raise InputError(
@@ -125,3 +110,50 @@ class Objective(nn.Module, ABC):
     @property
     def num_sums(self) -> int:
         return 2 * len(self.part_weights) + self.num_figures
+
+
+class TokenObjective(Objective):
+    """Asks about tokens that a masker may choose and replace."""
+
+    masker: Masker
+    special_token_ids: tuple[int, ...]
+
+    @abstractmethod
+    def corrupt(
+        self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
+    ) -> CorruptedBatch:
+        """The batch as the model sees it, with the tokens that it must name."""
+
+    @abstractmethod
+    def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
+        """The same masks in every evaluation."""
+
+    def ask(
+        self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
+    ) -> CorruptedBatch:
+        return self.corrupt(batch, seed, epoch, ratio, progress)
+
+    def ask_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
+        return self.corrupt_for_evaluation(batch, seed, ratio)
+
+    @property
+    def mask_ratio(self) -> float:
+        return self._mask_ratio
+
+    @mask_ratio.setter
+    def mask_ratio(self, ratio: float) -> None:
+        arguments.check_mask_ratio(ratio)
+        self._mask_ratio = ratio
+
+    @property
+    def mask_token_id(self) -> int:
+        return self.masker.mask_token_id
+
+    @property
+    def token_masker(self) -> TokenMasker:
+        """Masks single tokens whatever the training's strategy, so that models can be compared."""
+        return self.masker.token_masker
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Refuse data of a tokenizer with other ids, or one whose special tokens would be masked."""
+        arguments.check_tokenizer(tokenizer, self.vocab_size, self.mask_token_id, self.special_token_ids)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,23 @@ from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
-from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy, TokenMasker
+from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy
 from maskwright.models.any_encoder import encode
-from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoder import PackedEncoder, build_encoder, describe_encoder
+from maskwright.models.files.model_folder import CONFIG_FILE, OWN_KEY, read_model_folder, resolve_folder
 from maskwright.objectives import arguments
-from maskwright.objectives.detection_head import DetectionHead, DetectionOutput
-from maskwright.objectives.generator import Generator, find_family_class
+from maskwright.objectives.generator import Generator, draw_uniform, find_family_class, sample_tokens
 from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
-from maskwright.objectives.objective import Objective
-from maskwright.objectives.ranking import NUM_BINS, compute_auc, count_scores
-from maskwright.objectives.snapshot import ModelSnapshot
-from maskwright.objectives.token_sampling import draw_uniform, sample_tokens
+from maskwright.objectives.objective import TokenObjective
+from maskwright.objectives.saving import ModelFiles, StoredWeight, fill_model, name_special_ids, read_arguments
+from maskwright.objectives.token_detector import OTHERS_FILE, DetectionHead, DetectionOutput
 from maskwright.randomness import Stream, compute_key
 from maskwright.text.tokenizer.tokenizer import Tokenizer
+
+_OWN_PART = "replaced_tokens"
+NUM_BINS = 128
+_LARGEST_LOGIT = 8.0
+"""Bins are equally wide in logits; scores beyond, a probability of 0.9997, share the outermost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +59,7 @@ class ReplaceableBatch(CorruptedBatch):
         return torch.stack([self.selected.sum(), self.is_real.sum()])
 
 
-class ReplacedTokenDetection(Objective):
+class ReplacedTokenDetection(TokenObjective):
     """A discriminator, which is the encoder to keep, and a generator that shares its embeddings.
 
     The loss has two parts: the generator's cross-entropy at masked tokens and, weighted, the discriminator's binary
@@ -131,15 +136,6 @@ class ReplacedTokenDetection(Objective):
         self.detection_head = DetectionHead(encoder, initializer_range)
 
     @property
-    def mask_ratio(self) -> float:
-        return self._mask_ratio
-
-    @mask_ratio.setter
-    def mask_ratio(self, ratio: float) -> None:
-        arguments.check_mask_ratio(ratio)
-        self._mask_ratio = ratio
-
-    @property
     def mlm_head_dropout(self) -> float:
         return self.generator.dropout.p
 
@@ -147,17 +143,6 @@ class ReplacedTokenDetection(Objective):
     def mlm_head_dropout(self, rate: float) -> None:
         arguments.check_head_dropout(rate)
         self.generator.dropout.p = rate
-
-    @property
-    def mask_token_id(self) -> int:
-        return self.masker.mask_token_id
-
-    @property
-    def token_masker(self) -> TokenMasker:
-        return self.masker.token_masker
-
-    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        arguments.check_tokenizer(tokenizer, self.vocab_size, self.mask_token_id, self.special_token_ids)
 
     @property
     def is_recordable(self) -> bool:
@@ -253,22 +238,85 @@ class ReplacedTokenDetection(Objective):
             "replaced_auc": compute_auc(bins[:NUM_BINS], bins[NUM_BINS:]),
         }
 
-    def snapshot(self, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
-        from maskwright.objectives.replaced_tokens_saving import snapshot_replaced_tokens
+    def describe_files(self, tokenizer: Tokenizer | None) -> ModelFiles:
+        """The encoder as a model of its own, which Hugging Face's layout has a place for."""
+        config = describe_encoder(self.encoder, with_head=False)
+        config[OWN_KEY][_OWN_PART] = self._describe_settings()
+        return ModelFiles(config | name_special_ids(tokenizer))
 
-        return snapshot_replaced_tokens(self, tokenizer, wait)
+    def _describe_settings(self) -> dict[str, Any]:
+        """The constructor's arguments, as plain values."""
+        return {
+            "vocab_size": self.vocab_size,
+            "mask_ratio": self.mask_ratio,
+            "mask_token_id": self.mask_token_id,
+            "special_token_ids": list(self.special_token_ids),
+            "generator_size": self.generator_size,
+            "generator_layers": self.generator.encoder_layers.config.num_hidden_layers,
+            "discriminator_weight": self.part_weights[1],
+            "temperature": self.temperature,
+            "initializer_range": self.initializer_range,
+            "mlm_head_dropout": self.mlm_head_dropout,
+            "layer_norm_eps": self.generator.norm.eps,
+            "seed": self.seed,
+            **self.masker.settings(),
+        }
+
+    def list_weights(self) -> dict[str, StoredWeight]:
+        """The generator and the detection head are beside the encoder, under their names here."""
+        family, state = self.encoder.family, self.encoder.state_dict()
+        encoder = {f"encoder.{name}": StoredWeight(tuple(family.their_names(name))) for name in state}
+        others = {name: StoredWeight((name,), OTHERS_FILE) for name in self.state_dict() if name not in encoder}
+        return encoder | others
 
     def load_weights(self, folder: str | Path) -> None:
-        from maskwright.objectives.replaced_tokens_saving import fill_replaced_tokens
-
-        fill_replaced_tokens(self, Path(folder))
+        _check_has_generator(Path(folder))
+        super().load_weights(folder)
 
     @classmethod
     def from_pretrained(cls, folder_or_id: str | Path) -> ReplacedTokenDetection:
         """Load a saved model, its generator included."""
-        from maskwright.objectives.replaced_tokens_saving import load_replaced_tokens
+        folder = resolve_folder(folder_or_id)
+        config, weights = read_model_folder(folder)
+        settings = read_arguments(cls, config, _OWN_PART, ("encoder", "tokenizer"), folder)
+        if "vocab_size" not in settings:
+            raise InputError(
+                f"{folder / CONFIG_FILE} describes no replaced-token detection; load its encoder with"
+                " BERT.from_pretrained or ModernBERT.from_pretrained and wrap it in a new ReplacedTokenDetection"
+            )
+        _check_has_generator(folder)
+        model = cls(build_encoder(config, folder, weights), **settings)
+        fill_model(model, folder, weights)
+        return model.eval()
 
-        return load_replaced_tokens(folder_or_id)
+
+def _check_has_generator(folder: Path) -> None:
+    if not (folder / OTHERS_FILE).is_file():
+        raise InputError(
+            f"{folder} has no {OTHERS_FILE}, so it holds no generator; load its encoder with BERT.from_pretrained or"
+            " ModernBERT.from_pretrained and wrap it in a new ReplacedTokenDetection"
+        )
+
+
+def count_scores(logits: Tensor, is_positive: Tensor, is_counted: Tensor) -> Tensor:
+    """(2 * NUM_BINS,) how many scores fall into each bin: first those of positives, then those of negatives."""
+    scaled = (logits.float() / _LARGEST_LOGIT + 1.0) * (NUM_BINS / 2)
+    bins = scaled.clamp(0, NUM_BINS - 1).long() + NUM_BINS * ~is_positive
+    counts = torch.zeros(2 * NUM_BINS, dtype=torch.long, device=logits.device)
+    return counts.scatter_add_(0, bins.flatten(), is_counted.long().flatten())
+
+
+def compute_auc(positives: Sequence[float], negatives: Sequence[float]) -> float:
+    """How often a positive scores above a negative; a tie, here one bin, counts half. NaN without one of either."""
+    num_pairs = sum(positives) * sum(negatives)
+    if not num_pairs:
+        return float("nan")
+    below = accumulate(negatives, initial=0.0)
+    won = sum(
+        positive * (lower + negative / 2)
+        for positive, negative, lower in zip(positives, negatives, below, strict=False)
+    )
+    return won / num_pairs
 
 
 def _make_replaceable(masked: CorruptedBatch, seed: int, epoch: int) -> ReplaceableBatch:

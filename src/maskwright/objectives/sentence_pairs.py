@@ -18,11 +18,29 @@ from maskwright.batch import IGNORED_LABEL, PackedBatch
 from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch
 from maskwright.models.any_encoder import encode, find_hidden_size
+from maskwright.models.encoder import FAMILIES, PackedEncoder
+from maskwright.models.family import PairHeadLayout
+from maskwright.models.files.model_folder import (
+    CONFIG_FILE,
+    OWN_KEY,
+    WEIGHTS_FILE,
+    load_into,
+    read_config,
+    read_own_settings,
+    resolve_folder,
+)
 from maskwright.models.init import init_weights
 from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
-from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.objectives.snapshot import ModelSnapshot
+from maskwright.objectives.masked_lm import MaskedLanguageModel, load_masked_lm
+from maskwright.objectives.saving import ModelFiles, StoredWeight, read_stored
+from maskwright.storage import refuse_unknown_fields
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
+PAIR_HEAD_FILE = "pair_head.safetensors"
+_HEAD = "pair_head"
+_OWN_PART = "sentence_pairs"
+_LAYOUTS = [encoder_class.family.pair_head for encoder_class in FAMILIES.values()]
+_THEIR_MODULES = [name for layout in _LAYOUTS if layout is not None for name in layout.modules.values()]
 _SMALLEST_PAIR = 5
 """[CLS], [SEP], [SEP] and two tokens, so a row has at most S / 5 pairs."""
 
@@ -152,19 +170,70 @@ class SentencePairModel(MaskedLanguageModel):
         is_first = (batch.positions == 0) & ~batch.is_padding
         return self.pair_head(encode(self.encoder, batch)[is_first])
 
-    def snapshot(self, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
-        from maskwright.objectives.sentence_pair_saving import snapshot_sentence_pair
+    def describe_files(self, tokenizer: Tokenizer | None) -> ModelFiles:
+        described = super().describe_files(tokenizer)
+        config = described.config
+        config[OWN_KEY][_OWN_PART] = {"pair_weight": self.pair_weight}
+        if isinstance(self.encoder, PackedEncoder) and self.encoder.family.pair_head is not None:
+            without_pairs, with_pairs = self.encoder.family.architectures[1], self.encoder.family.pair_head.architecture
+            config["architectures"] = [config["architectures"][0].replace(without_pairs, with_pairs)]
+        return described
 
-        return snapshot_sentence_pair(self, tokenizer, wait)
+    def list_weights(self) -> dict[str, StoredWeight]:
+        """A BERT has the pair head under the names of BertForPreTraining; others have it in a file of its own."""
+        return {**super().list_weights(), **self._list_head_weights()}
 
-    def load_weights(self, folder: str | Path) -> None:
-        from maskwright.objectives.sentence_pair_saving import fill_sentence_pair
-
-        fill_sentence_pair(self, Path(folder))
+    def _list_head_weights(self) -> dict[str, StoredWeight]:
+        layout = _find_layout(self.encoder)
+        return {
+            f"{_HEAD}.{name}": StoredWeight((name,), PAIR_HEAD_FILE)
+            if layout is None
+            else StoredWeight((_their_name(name, layout),))
+            for name in self.pair_head.state_dict()
+        }
 
     @classmethod
     def from_pretrained(cls, folder_or_id: str | Path, encoder: nn.Module | None = None) -> SentencePairModel:
         """Load a saved model, or a BERT of others that has a next-sentence head."""
-        from maskwright.objectives.sentence_pair_saving import load_sentence_pair
+        folder = resolve_folder(folder_or_id)
+        masked_lm = load_masked_lm(folder, encoder, used_elsewhere=_THEIR_MODULES)
+        settings = read_own_settings(read_config(folder), _OWN_PART)
+        refuse_unknown_fields(settings, ("pair_weight",), folder / CONFIG_FILE)
+        pair_weight = settings.get("pair_weight", 1.0)
+        if not isinstance(pair_weight, int | float) or isinstance(pair_weight, bool):
+            raise InputError(f"{folder / CONFIG_FILE}: 'pair_weight' is {pair_weight!r}; expected a number such as 1.0")
+        model = cls.around(masked_lm, pair_weight)
+        model.fill_pair_head(folder)
+        return model
 
-        return load_sentence_pair(folder_or_id, encoder)
+    def fill_pair_head(self, folder: Path) -> None:
+        """Take the pair head of a folder whose masked language model this is."""
+        found = read_stored(self, self._list_head_weights(), folder)
+        if not found:
+            raise InputError(
+                f"{folder} holds a model without a pair head; load it with MaskedLanguageModel.from_pretrained and give"
+                " it one with SentencePairModel.around"
+            )
+        file = PAIR_HEAD_FILE if _find_layout(self.encoder) is None else WEIGHTS_FILE
+        state = {name.removeprefix(f"{_HEAD}."): tensor for name, tensor in found.items()}
+        load_into(self.pair_head, state, folder / file)
+
+
+def continue_with_pairs(folder_or_id: str | Path, pair_weight: float) -> SentencePairModel:
+    """A saved masked language model with its pair head, or with a new one where it has none."""
+    folder = resolve_folder(folder_or_id)
+    masked_lm = load_masked_lm(folder, build=MaskedLanguageModel, used_elsewhere=_THEIR_MODULES)
+    model = SentencePairModel.around(masked_lm, pair_weight)
+    if _OWN_PART in read_config(folder).get(OWN_KEY, {}):
+        model.fill_pair_head(folder)
+    return model
+
+
+def _find_layout(encoder: nn.Module) -> PairHeadLayout | None:
+    """Hugging Face's names for the pair head, where it has any in the encoder's family."""
+    return encoder.family.pair_head if isinstance(encoder, PackedEncoder) else None
+
+
+def _their_name(name: str, layout: PairHeadLayout) -> str:
+    module, kind = name.split(".")
+    return f"{layout.modules[module]}.{kind}"

@@ -26,13 +26,37 @@ from maskwright.models.files.model_folder import (
     resolve_folder,
     write_model_folder,
 )
-from maskwright.objectives.detection_head import DetectionHead, DetectionOutput
-from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
-from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
+from maskwright.models.files.safetensors_file import read_tensors
+from maskwright.models.init import init_weights
+from maskwright.models.layers import build_activation
 from maskwright.text.tokenizer.tokenizer import as_tokenizer
 
+OTHERS_FILE = "replaced_tokens.safetensors"
+"""Of a run with `training.mode=rtd`: its generator and this head, for which Hugging Face's layout has no place."""
+_OWN_HEAD = "detection_head."
 _ARCHITECTURE = "ElectraForPreTraining"
 _HEAD_MODULES = {"dense": "discriminator_predictions.dense", "output": "discriminator_predictions.dense_prediction"}
+
+
+class DetectionOutput(dict[str, Tensor]):
+    @property
+    def logits(self) -> Tensor:
+        """(B, S), positive where a token looks replaced."""
+        return self["logits"]
+
+
+class DetectionHead(nn.Module):
+    """One logit (...) for each of the hidden states (..., D), positive where the token looks replaced."""
+
+    def __init__(self, encoder: PackedEncoder, initializer_range: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(encoder.hidden_size, encoder.hidden_size, bias=encoder.mlm_head_bias)
+        self.activation = build_activation(encoder.activation)
+        self.output = nn.Linear(encoder.hidden_size, 1)
+        init_weights(self, initializer_range)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.output(self.activation(self.dense(hidden))).squeeze(-1)
 
 
 class TokenDetector(nn.Module):
@@ -57,17 +81,21 @@ class TokenDetector(nn.Module):
     def from_pretrained(cls, folder_or_id: str | Path) -> TokenDetector:
         """The detector of a run with `training.mode=rtd`, or a published ELECTRA discriminator."""
         folder = resolve_folder(folder_or_id)
-        if (folder / OTHERS_FILE).is_file():
-            trained = ReplacedTokenDetection.from_pretrained(folder)
-            return cls(trained.encoder, trained.detection_head).eval()
         config, weights = read_model_folder(folder)
+        if (folder / OTHERS_FILE).is_file():
+            trained = read_tensors(folder / OTHERS_FILE)
+            weights |= {
+                _their_name(name.removeprefix(_OWN_HEAD)): one
+                for name, one in trained.items()
+                if name.startswith(_OWN_HEAD)
+            }
         if not all(f"{name}.weight" in weights for name in _HEAD_MODULES.values()):
             raise InputError(
                 f"{folder} holds no detector of replaced tokens; expected a run with training.mode=rtd or an"
                 f" {_ARCHITECTURE} of transformers"
             )
         encoder = build_encoder(config, folder, weights)
-        encoder.load_state_dict(ELECTRA_FAMILY.from_theirs(weights, encoder.state_dict()))
+        encoder.load_state_dict(encoder.family.from_theirs(weights, encoder.state_dict()))
         head = DetectionHead(encoder, encoder.config.initializer_range)
         load_into(head, {name: weights[_their_name(name)] for name in head.state_dict()}, folder)
         return cls(encoder, head).eval()

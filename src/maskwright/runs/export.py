@@ -20,8 +20,7 @@ from maskwright.export.sentence_transformers import export_sentence_transformers
 from maskwright.export.task_card import TaskOrigin, build_task_card
 from maskwright.models.files.model_folder import find_task_architecture, read_config, read_own_settings, resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
-from maskwright.objectives.token_detector import TokenDetector, as_electra
+from maskwright.objectives.token_detector import OTHERS_FILE, TokenDetector, as_electra
 from maskwright.ownership import owning
 from maskwright.runs.finetune.finetune import TASK_FILE
 from maskwright.runs.finetune.report import list_scores

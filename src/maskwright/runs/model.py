@@ -12,17 +12,16 @@ from torch import nn
 from maskwright.config import Config, change_config
 from maskwright.errors import InputError, InputWarning
 from maskwright.masking.strategies import build_masker
-from maskwright.models import FAMILIES
 from maskwright.models.any_encoder import find_max_length
-from maskwright.models.encoder import PackedEncoder, outline_encoder
+from maskwright.models.encoder import FAMILIES, PackedEncoder, outline_encoder
 from maskwright.models.files.model_folder import read_config, resolve_folder
 from maskwright.models.transformers_model import is_foreign
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import MaskedLanguageModel, load_masked_lm
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
-from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
 from maskwright.objectives.resizing import extend_vocabulary, resize_vocabulary
-from maskwright.objectives.saving import CUSTOM_TYPE, load_masked_lm
-from maskwright.objectives.sentence_pair_saving import continue_with_pairs
+from maskwright.objectives.saving import CUSTOM_TYPE
+from maskwright.objectives.sentence_pairs import continue_with_pairs
+from maskwright.objectives.token_detector import OTHERS_FILE
 from maskwright.recipes import read_recipe
 from maskwright.runs.objective import check_objective, choose_kind
 from maskwright.runs.texts import Say

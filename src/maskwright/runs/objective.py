@@ -6,10 +6,7 @@ from functools import partial
 
 from maskwright.config import Config
 from maskwright.errors import InputError
-from maskwright.objectives.causal_lm import CausalLanguageModel
-from maskwright.objectives.hybrid_lm import HybridLanguageModel
-from maskwright.objectives.kinds import Build
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import Build, CausalLanguageModel, HybridLanguageModel, MaskedLanguageModel
 from maskwright.objectives.sentence_pairs import SentencePairModel
 from maskwright.sections.objective import PhaseConfig
 

@@ -14,7 +14,6 @@ from typing import Any
 from torch import Tensor
 
 from maskwright.errors import InputError
-from maskwright.models.family import State
 from maskwright.models.files.model_folder import (
     CONFIG_FILE,
     OWN_TYPE_PREFIX,
@@ -122,29 +121,22 @@ def _build_own_head(classes: str, encoder: TransformersEncoder, num_outputs: int
     return TokenHead(per_token, HeadFiles(architecture, modules, {}))
 
 
-def describe_foreign(encoder: TransformersEncoder, task_head: TaskHead) -> tuple[dict[str, Any], State]:
-    """config.json without the task, and all weights under their names."""
+def describe_foreign(encoder: TransformersEncoder, task_head: TaskHead) -> dict[str, Any]:
+    """config.json without the task."""
     model = encoder.model
     config = describe_config(model) | {"architectures": [task_head.files.architecture]}
     if hasattr(model.config, "type_vocab_size"):  # left out of their file where it is the default
         config["type_vocab_size"] = model.config.type_vocab_size
+    return config
+
+
+def name_foreign(encoder: TransformersEncoder, task_head: TaskHead) -> dict[str, str]:
+    """Names in their file by those in the encoder; of tied weights the one that they store."""
+    model = encoder.model
     state, ties = model.state_dict(keep_vars=True), dict(model.all_tied_weights_keys)
     tied = {name for name, other in ties.items() if other in state and state.get(name) is state[other]}
     prefix = f"{model.base_model_prefix}." if task_head.files.modules else ""
-    weights = {f"{prefix}{name}": tensor.detach() for name, tensor in state.items() if name not in tied}
-    head_state = task_head.state_dict()
-    return config, weights | {theirs: head_state[ours] for ours, theirs in name_head_weights(task_head).items()}
-
-
-def fill_foreign(encoder: TransformersEncoder, task_head: TaskHead, weights: State, folder: Path) -> None:
-    """Fill both from what `describe_foreign` gave."""
-    model = encoder.model
-    prefix = f"{model.base_model_prefix}." if task_head.files.modules else ""
-    given = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
-    ties = dict(model.all_tied_weights_keys)
-    given |= {name: given[other] for name, other in ties.items() if name not in given and other in given}
-    load_into(model, given, folder / WEIGHTS_FILE)
-    _fill_head(task_head, weights, folder)
+    return {f"model.{name}": f"{prefix}{name}" for name in state if name not in tied}
 
 
 def _fill_head(task_head: TaskHead, weights: Mapping[str, Tensor], folder: Path) -> None:

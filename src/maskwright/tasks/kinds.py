@@ -6,7 +6,7 @@ A new task is a file for each of these that differs, and an entry here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -15,12 +15,12 @@ from torch import nn
 from maskwright.errors import InputError
 from maskwright.models.any_encoder import find_hidden_size
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.files.model_folder import read_own_settings
+from maskwright.models.files.model_folder import CONFIG_FILE, read_own_settings
 from maskwright.models.transformers_model import ENCODER
+from maskwright.storage import refuse_unknown_fields
 from maskwright.suggestions import suggest
-from maskwright.tasks.columns import ColumnNames
 from maskwright.tasks.config import TaskConfig
-from maskwright.tasks.examples import Example, ExampleFile, read_examples
+from maskwright.tasks.examples import ColumnNames, Example, ExampleFile, read_examples
 from maskwright.tasks.features import Features, featurize
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.ner.features import featurize_words
@@ -28,7 +28,7 @@ from maskwright.tasks.ner.tagged_sentences import read_tagged_file
 from maskwright.tasks.ner.token_classification import TokenClassification
 from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, build_token_head
 from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
-from maskwright.tasks.nlp_heads import load_nlp_head
+from maskwright.tasks.nlp_heads import NLPTaskConfig, load_nlp_head
 from maskwright.tasks.qa.features import featurize_questions
 from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.qa.questions import CONTEXT_COLUMN, QUESTION_COLUMN, read_questions
@@ -179,6 +179,7 @@ KINDS = {
         tuple_columns={2: _PAIR_COLUMNS, 3: (*_PAIR_COLUMNS, "label")},
     ),
 }
+_SIMILARITY_FIELDS = ("loss", "pooling", "temperature", "scale", "max_length")
 _SEQUENCE_KINDS = {
     classification.PROBLEM_TYPE: "classification",
     multi_label.PROBLEM_TYPE: "multi-label",
@@ -207,6 +208,8 @@ def check_own_settings(config: TaskConfig) -> None:
 def find_described_kind(config: Mapping[str, Any], folder: Path) -> TaskKind:
     """The task of a saved model; where nothing is said, a single output is a measure, as transformers takes it."""
     own_head = read_own_settings(config, NLP_HEAD_PART)
+    refuse_unknown_fields(own_head, {one.name for one in fields(NLPTaskConfig)}, folder / CONFIG_FILE)
+    refuse_unknown_fields(read_own_settings(config, SETTINGS_PART), _SIMILARITY_FIELDS, folder / CONFIG_FILE)
     kind = _find_kind(config, folder)
     return kind if not own_head else replace(kind, build_head=lambda encoder, *_: _load_own_head(own_head, encoder))
 

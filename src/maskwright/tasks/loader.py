@@ -1,4 +1,4 @@
-"""Batches of so many examples, packed into rows, in an order that is a function of (seed, epoch).
+"""Batches of so many examples, packed into rows with their targets, in an order that is a function of (seed, epoch).
 
 A batch holds the same examples as a padded one would, so published learning rates and batch sizes keep their meaning.
 B rows, S row length, N the most documents of a row.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import Self
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import IS_ASKED, PackedBatch, Questions, fill_missing, find_asked
 from maskwright.data.assembly import BatchAssembler, SpecialIds
 from maskwright.data.given_pairs import GivenPairs
 from maskwright.data.packing import pack_rows
@@ -26,8 +26,8 @@ from maskwright.data.pairs import PairDraws
 from maskwright.data.prefetch import prefetch
 from maskwright.data.rows import RowPlan
 from maskwright.data.store import SampleIndex
+from maskwright.errors import InputError
 from maskwright.randomness import Stream, compute_key, permutation
-from maskwright.tasks.batch import TaskBatch, fill_missing
 from maskwright.tasks.features import Features
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
@@ -36,6 +36,41 @@ _SHORT_ROW = 128
 """Examples shorter than this share rows; longer rows would pay more for attention than packing saves."""
 _POOL_BATCHES = 50
 """Batches that are cut from one pool: enough to be even, few enough to differ from epoch to epoch."""
+
+
+@dataclass(frozen=True)
+class TaskBatch(PackedBatch):
+    """Packed rows with targets, whose shape is the task's: (B, N) for one of each document, (B, N, C) for C."""
+
+    targets: Tensor | None = field(default=None, metadata=IS_ASKED)
+    """The ignored label, or NaN among floats, where nothing is asked."""
+
+    def __post_init__(self) -> None:
+        PackedBatch(**{one.name: getattr(self, one.name) for one in fields(PackedBatch)})  # checks the shapes
+        if self.targets is not None and len(self.targets) != self.num_rows:
+            raise InputError(f"targets are given for {len(self.targets)} rows; the batch has {self.num_rows}")
+
+    @property
+    def is_asked(self) -> Tensor:
+        """(B, N), or (B, N, W) where W words of a document have one each, whether there is a target."""
+        return find_asked(self.known_targets)
+
+    @property
+    def known_targets(self) -> Tensor:
+        if self.targets is None:
+            raise InputError("the batch has no targets to learn from; build it with a TaskLoader")
+        return self.targets
+
+
+@dataclass(frozen=True)
+class AskedBatch(Questions):
+    """Questions about documents or their words: the batch as it is, and its targets as `labels`."""
+
+    @classmethod
+    def of(cls, batch: PackedBatch) -> AskedBatch:
+        if not isinstance(batch, TaskBatch):
+            raise InputError("a task learns from batches with targets; build them with a TaskLoader")
+        return cls(batch, batch.known_targets)
 
 
 class TaskLoader:
@@ -166,5 +201,5 @@ class TaskLoader:
 
 
 def _with_targets(batch: PackedBatch, targets: Tensor) -> TaskBatch:
-    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    values = {one.name: getattr(batch, one.name) for one in fields(batch)}
     return TaskBatch(**{**values, "pair_labels": None}, targets=targets)

@@ -1,49 +1,56 @@
-"""An encoder with a head for a task: what a trainer fine-tunes.
+"""An encoder with a head for a task: what a trainer fine-tunes, and its answers to all examples of a loader.
 
 B rows, S row length, N documents of a row, C outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
-from maskwright.masking.tokens import CorruptedBatch, TokenMasker
-from maskwright.models.any_encoder import call_foreign, count_tokens, encode, find_max_length
+from maskwright.models.any_encoder import call_foreign, count_tokens, encode, find_hidden_size, find_max_length
+from maskwright.models.encoder import PackedEncoder, build_encoder, describe_encoder
+from maskwright.models.files.model_folder import (
+    OWN_KEY,
+    OWN_TYPE_PREFIX,
+    read_model_folder,
+    read_own_settings,
+    resolve_folder,
+)
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
+from maskwright.models.transformers_model import is_foreign
 from maskwright.objectives.loss import LossSums
 from maskwright.objectives.objective import Objective
-from maskwright.objectives.snapshot import ModelSnapshot
-from maskwright.tasks.batch import AskedBatch, TaskBatch
-from maskwright.tasks.depth import compute_rate_factors, freeze_first_layers
+from maskwright.objectives.saving import CUSTOM_TYPE, ModelFiles, StoredWeight, fill_model, name_special_ids
+from maskwright.tasks.foreign import build_foreign, describe_foreign, name_foreign
+from maskwright.tasks.kinds import find_described_kind
+from maskwright.tasks.loader import AskedBatch, TaskBatch, TaskLoader
+from maskwright.tasks.new_model import compute_rate_factors, freeze_first_layers
+from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
+from maskwright.tasks.nlp_heads import load_nlp_head
+from maskwright.tasks.pooling import pool
 from maskwright.tasks.task import Task
-from maskwright.tasks.task_head import TaskHead, count_documents
-
-
-class TaskOutput(dict[str, Tensor]):
-    """A dictionary, so that any training loop can read it, whose keys are attributes too."""
-
-    @property
-    def loss(self) -> Tensor | None:
-        return self.get("loss")
-
-    @property
-    def logits(self) -> Tensor:
-        return self["logits"]
+from maskwright.tasks.task_head import TaskHead, TaskOutput, count_documents, name_head_weights
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.training.compute.device import evaluation_mode
+from maskwright.training.distributed.world import World
+from maskwright.training.micro_batches import MicroBatches
 
 
 class TaskModel(Objective):
-    """Nothing is masked: `corrupt` hands over the batch with its targets."""
+    """Asks for the targets that a batch of examples comes with."""
 
     mode = "task"
-    mask_ratio = 0.0
     encoder: TunedEncoder
-    """Or a module of the user's own, of which no more is asked than `models.any_encoder` asks of any."""
+    """Or a module of the user's own, of which no more is asked than `models.encoding` asks of any."""
 
     def __init__(
         self, encoder: nn.Module, task_head: TaskHead, task: Task | None = None, layer_decay: float = 1.0
@@ -108,22 +115,18 @@ class TaskModel(Objective):
     def _compute_logits(self, batch: PackedBatch, num_documents: int) -> Tensor:
         return self.task_head(encode(self.encoder, batch), batch, num_documents)
 
-    @property
-    def token_masker(self) -> TokenMasker:
-        raise InputError("a model fine-tuned for a task predicts no masked tokens; use the model it was made from")
-
-    def corrupt(
+    def ask(
         self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
     ) -> AskedBatch:
         return AskedBatch.of(batch)
 
-    def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> AskedBatch:
+    def ask_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> AskedBatch:
         return AskedBatch.of(batch)
 
-    def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
-        asked = corrupted.labels
-        logits = self._compute_logits(corrupted.batch, num_documents=asked.shape[1])
-        return self.task.loss_sums(self.task.arrange(logits, corrupted.batch, asked), asked)
+    def loss_sums(self, questions: AskedBatch) -> LossSums:
+        targets = questions.labels
+        logits = self._compute_logits(questions.batch, num_documents=targets.shape[1])
+        return self.task.loss_sums(self.task.arrange(logits, questions.batch, targets), targets)
 
     def answer(self, batch: TaskBatch) -> tuple[LossSums, Tensor]:
         """The sums of a batch and, (B, N, ...), what is kept of the answer to each document."""
@@ -139,19 +142,113 @@ class TaskModel(Objective):
     def compute_metrics(self, sums: Sequence[float]) -> dict[str, float]:
         return self.task.compute_metrics(sums)
 
-    def snapshot(self, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
-        from maskwright.tasks.saving import snapshot_task
+    def describe_files(self, tokenizer: Tokenizer | None) -> ModelFiles:
+        """In Hugging Face's layout; of an encoder of the user's own only the weights can be written down."""
+        encoder, files = self.encoder, self.task_head.files
+        described = {**files.settings, **self.task.describe()}
+        if not isinstance(encoder, TunedEncoder):
+            named = {"model_type": CUSTOM_TYPE, "encoder_class": type(encoder).__name__}
+            return ModelFiles({**named, "architectures": [files.architecture], **described})
+        pads_left = False
+        if isinstance(encoder, TransformersEncoder):
+            config, pads_left = describe_foreign(encoder, self.task_head), encoder.pads_left
+        else:
+            config = self._describe_native(encoder)
+        config |= {**described, OWN_KEY: {**config[OWN_KEY], **described.get(OWN_KEY, {})}}
+        config |= name_special_ids(tokenizer, with_ends=False)
+        return ModelFiles(config, files.small_files, pads_left)
 
-        return snapshot_task(self, tokenizer, wait)
+    def _describe_native(self, encoder: PackedEncoder) -> dict[str, Any]:
+        config = describe_encoder(encoder, with_head=True)
+        prefix = OWN_TYPE_PREFIX if str(config["model_type"]).startswith(OWN_TYPE_PREFIX) else ""
+        return config | {"architectures": [f"{prefix}{self.task_head.files.architecture}"]}
 
-    def load_weights(self, folder: str | Path) -> None:
-        from maskwright.tasks.saving import fill_task
-
-        fill_task(self, Path(folder))
+    def list_weights(self) -> dict[str, StoredWeight]:
+        encoder, state = self.encoder, self.encoder.state_dict()
+        names: Mapping[str, Sequence[str]]
+        if not isinstance(encoder, TunedEncoder):
+            own = [f"encoder.{name}" for name in state] + [f"task_head.{name}" for name in self.task_head.state_dict()]
+            return {name: StoredWeight((name,)) for name in own}
+        if isinstance(encoder, TransformersEncoder):
+            names = {ours: [theirs] for ours, theirs in name_foreign(encoder, self.task_head).items()}
+        else:
+            family = encoder.family
+            names = {name: [f"{family.prefix}.{one}" for one in family.their_names(name)] for name in state}
+        stored = {f"encoder.{ours}": StoredWeight(tuple(theirs)) for ours, theirs in names.items()}
+        head = name_head_weights(self.task_head)
+        return stored | {f"task_head.{ours}": StoredWeight((theirs,)) for ours, theirs in head.items()}
 
     @classmethod
     def from_pretrained(cls, folder_or_id: str | Path, encoder: nn.Module | None = None) -> TaskModel:
         """A saved model with its labels, ours or one that transformers saved; `encoder` is one of your own."""
-        from maskwright.tasks.saving import load_task
+        folder = resolve_folder(folder_or_id)
+        config, weights = read_model_folder(folder)
+        is_custom = config.get("model_type") == CUSTOM_TYPE
+        if is_custom and encoder is None:
+            raise InputError(
+                f"{folder} is a model around a {config.get('encoder_class')}; build that encoder and pass it as"
+                " from_pretrained(folder, encoder=...)"
+            )
+        if encoder is not None and not is_custom:
+            raise InputError(f"{folder} has an encoder of its own; leave encoder out")
+        kind = find_described_kind(config, folder)
+        task = kind.from_description(config)
+        if is_foreign(config):
+            return cls(*build_foreign(kind, task.num_outputs, config, weights, folder), task).eval()
+        if encoder is not None:
+            own_head = load_nlp_head(read_own_settings(config, NLP_HEAD_PART), find_hidden_size(encoder))
+            model = cls(encoder, own_head, task)
+        else:
+            native = build_encoder(config, folder, weights)
+            model = cls(native, kind.build_head(native, task.num_outputs, config), task)
+        fill_model(model, folder, weights)
+        return model.eval()
 
-        return load_task(folder_or_id, encoder)
+
+@dataclass(frozen=True)
+class Answers:
+    sums: list[float]
+    """Of losses, counts and figures."""
+    values: Tensor
+    """(examples, ...): what the task keeps of each answer, in the order of the examples."""
+
+
+@torch.no_grad()
+def answer_examples(
+    model: TaskModel,
+    loader: TaskLoader,
+    world: World | None = None,
+    device: torch.device | str = "cpu",
+    warn: Callable[[str], None] = lambda message: None,
+) -> Answers:
+    """With several processes each answers its share of the rows, and `device` is where they exchange their answers.
+
+    Out of memory, batches are answered in parts, and `warn` is told.
+    """
+    world = world or World()
+    micro_batches = MicroBatches(None, True, warn, is_training=False)  # processes do not wait for each other in a batch
+    sums = torch.zeros(model.num_sums, dtype=torch.float64, device=device)
+    answers: Tensor | None = None
+    own_device = next(model.parameters()).device
+
+    def answer(parts: list[PackedBatch]) -> list[tuple[TaskBatch, LossSums, Tensor]]:
+        answered = []
+        for part in parts:
+            part = part.to(own_device)
+            assert isinstance(part, TaskBatch)
+            answered.append((part, *model.answer(part)))
+        return answered
+
+    with evaluation_mode(model):
+        for batch, batch_sums, values in chain.from_iterable(
+            micro_batches.run(batch, answer) for batch in loader.epoch(0)
+        ):
+            sums += torch.cat([batch_sums.losses, batch_sums.counts, batch_sums.figures]).to(device)
+            if answers is None:
+                answers = torch.zeros(loader.num_examples, *values.shape[2:], device=device)
+            numbers = pool(batch.sample_ids[..., None], batch, values.shape[1], "cls")[..., 0]
+            places = torch.arange(1, values.shape[1] + 1, device=own_device)
+            is_there = places <= batch.document_ids.amax(1, keepdim=True)
+            answers[numbers[is_there].to(device)] = values[is_there].float().to(device)
+    assert answers is not None, "a loader has examples"
+    return Answers(world.sum(sums).tolist(), world.sum(answers).cpu())

@@ -19,7 +19,6 @@ from maskwright.models.any_encoder import find_hidden_size, read_hidden_state
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.files.model_folder import OWN_KEY, OWN_TYPE_PREFIX
 from maskwright.suggestions import suggest
-from maskwright.tasks.model import TaskOutput
 from maskwright.tasks.ner.token_classification import TokenClassification
 from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, TokenHead, TokenTransform, build_token_head
 from maskwright.tasks.qa.question_answering import QuestionAnswering
@@ -29,7 +28,14 @@ from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
 from maskwright.tasks.sequence.sequence_head import SEQUENCE_ARCHITECTURE, build_sequence_head
 from maskwright.tasks.task import Task
-from maskwright.tasks.task_head import HeadFiles, SequenceHead, SequenceHeadShape, SequenceTransform, TaskHead
+from maskwright.tasks.task_head import (
+    HeadFiles,
+    SequenceHead,
+    SequenceHeadShape,
+    SequenceTransform,
+    TaskHead,
+    TaskOutput,
+)
 
 SETTINGS_PART = "nlp_head"
 _OWN_NAME = "MaskwrightHead"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import IGNORED_LABEL, PackedBatch
 from maskwright.objectives.loss import LossSums
+from maskwright.tasks.labels import read_classes
 
 Scores = dict[str, float]
 
@@ -83,3 +86,40 @@ class Task(nn.Module, ABC):
     def score_classes(self, sums: Sequence[float]) -> Mapping[str, Scores]:
         """Scores of each class, where there are classes."""
         return {}
+
+
+class OneClassTask(Task):
+    """One of several classes for each thing asked about, by cross-entropy weighted by class where weights are given.
+
+    The mean is over what is asked, whatever its weight. C classes.
+    """
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self, classes: Sequence[str], class_weights: Sequence[float] | None = None, label_smoothing: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.classes = tuple(classes)
+        self.label_smoothing = label_smoothing
+        weights = None if class_weights is None else torch.tensor(class_weights)
+        self.register_buffer("class_weights", weights, persistent=False)
+
+    @classmethod
+    def from_description(cls, config: Mapping[str, Any]) -> Self:
+        return cls(read_classes(config))
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.classes)
+
+    def sum_cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Of logits (..., C) against the numbers of classes (...)."""
+        return F.cross_entropy(
+            logits.float().flatten(0, -2),
+            targets.flatten(),
+            weight=self.class_weights,
+            reduction="sum",
+            ignore_index=IGNORED_LABEL,
+            label_smoothing=self.label_smoothing,
+        )

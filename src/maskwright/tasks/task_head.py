@@ -22,6 +22,18 @@ from maskwright.tasks.pooling import Pooling, pool
 from maskwright.tasks.task import Task
 
 
+class TaskOutput(dict[str, Tensor]):
+    """A dictionary, so that any training loop can read it, whose keys are attributes too."""
+
+    @property
+    def loss(self) -> Tensor | None:
+        return self.get("loss")
+
+    @property
+    def logits(self) -> Tensor:
+        return self["logits"]
+
+
 @dataclass(frozen=True)
 class HeadFiles:
     """How a model folder of Hugging Face's layout writes a head down."""

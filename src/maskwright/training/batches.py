@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
 from itertools import islice
 from typing import Any, TypeVar
 
-import torch
 from torch.utils.data import DataLoader
 
-from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
+from maskwright.batch import BatchType, PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.training.distributed.world import World
 
@@ -48,31 +46,10 @@ def check_ids(batch: PackedBatch, vocab_size: int) -> None:
             )
 
 
-def take_share(batch: PackedBatch, world: World) -> PackedBatch:
+def take_share(batch: BatchType, world: World) -> BatchType:
     """Every n-th row; where rows are too few for all processes, a row of padding instead, so that all have as many."""
-    wanted = -(-batch.num_rows // world.size)
     share = batch.map_fields(lambda tensor: tensor[world.rank :: world.size])
-    if share.num_rows == wanted:
-        return share
-    padding = replace(batch.map_fields(lambda tensor: torch.zeros_like(tensor[:1])), input_ids=batch.input_ids[:1])
-    if batch.pair_labels is not None:
-        padding = replace(padding, pair_labels=torch.full_like(batch.pair_labels[:1], IGNORED_LABEL))
-    return concatenate([share, padding])
-
-
-def concatenate(batches: list[PackedBatch]) -> PackedBatch:
-    """One batch of all rows."""
-    if len(batches) == 1:
-        return batches[0]
-    lengths = {batch.input_ids.shape[1] for batch in batches}
-    if len(lengths) > 1:
-        raise InputError(
-            f"batches of {min(lengths)} and {max(lengths)} tokens per row cannot be one step; a growing batch"
-            " (training.batch_tokens_start) needs rows of one length"
-        )
-    first, names = batches[0], [field.name for field in fields(PackedBatch)]
-    given = [name for name in names if getattr(first, name) is not None]
-    return replace(first, **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in given})
+    return share.fill_up(-(-batch.num_rows // world.size))
 
 
 def group_batches(batches: Iterable[Item], size: Callable[[], int]) -> Iterator[tuple[list[Item], bool]]:

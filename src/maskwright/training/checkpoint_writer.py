@@ -9,7 +9,7 @@ from pathlib import Path
 
 from maskwright.errors import InputError, RunError
 from maskwright.storage import count_free_bytes, describe_room, is_full
-from maskwright.training.checkpoints import Retention, Snapshot, write_snapshot
+from maskwright.training.checkpoints import CheckpointContents, Retention, write_checkpoint
 
 Warn = Callable[[str], None]
 
@@ -19,13 +19,13 @@ class _Job:
     """A checkpoint to write."""
 
     folder: Path
-    snapshot: Snapshot
+    contents: CheckpointContents
     retention: Retention | None
     notes: list[str]
     """What was removed to make room for it."""
 
     def write(self) -> Path:
-        return write_snapshot(self.folder, self.snapshot, self.retention, self.notes)
+        return write_checkpoint(self.folder, self.contents, self.retention, self.notes)
 
 
 class CheckpointWriter:
@@ -40,12 +40,12 @@ class CheckpointWriter:
     def write(
         self,
         folder: Path,
-        snapshot: Snapshot,
+        contents: CheckpointContents,
         retention: Retention | None = None,
         background: bool = False,
     ) -> None:
         """Write at once or in the background; the one before must be finished."""
-        job = _Job(folder, snapshot, retention, [])
+        job = _Job(folder, contents, retention, [])
         if background:
             self._pending = job, self._pool.submit(job.write)
         else:

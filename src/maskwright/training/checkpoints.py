@@ -18,16 +18,25 @@ import torch
 from torch import Tensor
 
 from maskwright.errors import InputError, RunError
-from maskwright.models.files.model_folder import CONFIG_FILE, MODEL_FOLDER, WEIGHTS_FILE, copy_to_cpu, list_checkpoints
+from maskwright.models.files.model_folder import (
+    CONFIG_FILE,
+    FORMAT_KEY,
+    MODEL_FOLDER,
+    WEIGHTS_FILE,
+    copy_to_cpu,
+    list_checkpoints,
+)
 from maskwright.models.files.safetensors_file import read_tensors, write_safetensors
 from maskwright.objectives.objective import Objective
-from maskwright.objectives.snapshot import ModelSnapshot
+from maskwright.objectives.saving import ModelSnapshot
 from maskwright.storage import (
+    check_format_version,
     count_free_bytes,
     describe_room,
     is_full,
     read_json,
     read_record,
+    refuse_unknown_fields,
     restore_folder,
     whole_folder,
     write_text,
@@ -38,6 +47,8 @@ _OPTIMIZER_FILE = "optimizer.safetensors"
 _AVERAGE_FILE = "average.safetensors"
 _STATE_FILE = "state.json"
 _CHECKSUMS_FILE = "checksums.json"
+_FORMAT_VERSION = 1
+"""Of what is beside the model; the first that a checkpoint says, older ones are read alike."""
 BEST_FILE = "best.json"
 _SUFFIXES = (".json", ".safetensors", ".txt")
 """Of all that is written; what other programs put beside it has no checksum."""
@@ -57,7 +68,7 @@ class Retention:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class CheckpointContents:
     """All that a checkpoint will hold, copied so that training can go on while it is written."""
 
     step: int
@@ -69,16 +80,16 @@ class Snapshot:
     """Set when copies from a GPU may still be on their way."""
 
 
-def take_snapshot(
+def collect_contents(
     model: Objective,
     optimizer_state: dict[str, Tensor],
     average: dict[str, Tensor] | None,
     state: TrainingState,
     history: History,
     tokenizer: Any = None,
-) -> Snapshot:
+) -> CheckpointContents:
     """Copy everything; the host goes on while a GPU still copies."""
-    snapshot = Snapshot(
+    contents = CheckpointContents(
         state.step,
         model.snapshot(tokenizer, wait=False),
         copy_to_cpu(optimizer_state, wait=False),
@@ -86,27 +97,27 @@ def take_snapshot(
         {"state": asdict(state), "history": {name: list(values) for name, values in history.history.items()}},
         torch.cuda.Event() if torch.cuda.is_available() else None,
     )
-    if snapshot.copied is not None:
-        snapshot.copied.record()
-    return snapshot
+    if contents.copied is not None:
+        contents.copied.record()
+    return contents
 
 
-def write_snapshot(
-    folder: Path, snapshot: Snapshot, retention: Retention | None = None, notes: list[str] | None = None
+def write_checkpoint(
+    folder: Path, contents: CheckpointContents, retention: Retention | None = None, notes: list[str] | None = None
 ) -> Path:
     """Write `folder/step-N`, and remove what need not stay.
 
     Does it not fit on the disk, old checkpoints make room for it, one by one (`free_oldest`); `notes` get a sentence
     for each.
     """
-    if snapshot.copied is not None:
-        snapshot.copied.synchronize()
-    checkpoint, retention = folder / f"step-{snapshot.step}", retention or Retention()
-    num_bytes, values = _count_bytes(snapshot, folder), snapshot.values["state"]
+    if contents.copied is not None:
+        contents.copied.synchronize()
+    checkpoint, retention = folder / f"step-{contents.step}", retention or Retention()
+    num_bytes, values = _count_bytes(contents, folder), contents.values["state"]
     others = "earlier checkpoints"
     while True:
         try:
-            _write_files(checkpoint, snapshot)
+            _write_files(checkpoint, contents)
             name_best(folder, values["best_step"], values["best_loss"])
         except OSError as error:
             removed = free_oldest(folder, retention, checkpoint, num_bytes) if is_full(error) else None
@@ -124,21 +135,22 @@ def write_snapshot(
     return checkpoint
 
 
-def _write_files(checkpoint: Path, snapshot: Snapshot) -> None:
+def _write_files(checkpoint: Path, contents: CheckpointContents) -> None:
     with whole_folder(checkpoint) as temporary:
-        snapshot.model.write(temporary / MODEL_FOLDER)
-        write_safetensors(temporary / _OPTIMIZER_FILE, snapshot.optimizer)
-        if snapshot.average is not None:
-            write_safetensors(temporary / _AVERAGE_FILE, snapshot.average)
-        write_text(temporary / _STATE_FILE, json.dumps(snapshot.values, indent=2) + "\n")
+        contents.model.write(temporary / MODEL_FOLDER)
+        write_safetensors(temporary / _OPTIMIZER_FILE, contents.optimizer)
+        if contents.average is not None:
+            write_safetensors(temporary / _AVERAGE_FILE, contents.average)
+        values = {FORMAT_KEY: _FORMAT_VERSION, **contents.values}
+        write_text(temporary / _STATE_FILE, json.dumps(values, indent=2) + "\n")
         checksums = {str(file.relative_to(temporary)): _checksum(file) for file in _list_files(temporary)}
         write_text(temporary / _CHECKSUMS_FILE, json.dumps(checksums, indent=2) + "\n")
 
 
-def _count_bytes(snapshot: Snapshot, folder: Path) -> int:
+def _count_bytes(contents: CheckpointContents, folder: Path) -> int:
     """Those of the tensors, or what the checkpoint before takes on the disk, with its small files."""
-    parts = (snapshot.optimizer, snapshot.average or {})
-    num_bytes = snapshot.model.num_bytes + sum(tensor.nbytes for part in parts for tensor in part.values())
+    parts = (contents.optimizer, contents.average or {})
+    num_bytes = contents.model.num_bytes + sum(tensor.nbytes for part in parts for tensor in part.values())
     return max(num_bytes, *(_measure(path) for path in list_checkpoints(folder)[:1]), 0)
 
 
@@ -294,15 +306,12 @@ def _read_verified_state(checkpoint: Path) -> tuple[TrainingState, History]:
 
 def _read_state(file: Path) -> tuple[TrainingState, History]:
     values = _read_present(file)
+    check_format_version(values.get(FORMAT_KEY, 1), _FORMAT_VERSION, file)
+    refuse_unknown_fields(values, (FORMAT_KEY, "state", "history"), file)
     state = values.get("state")
     if not (isinstance(state, dict) and "step" in state and "history" in values):
         raise InputError(f"{file} does not say where the run stood; it is damaged")
-    unknown = sorted(state.keys() - {field.name for field in fields(TrainingState)})
-    if unknown:
-        raise InputError(
-            f"{file} has the field '{unknown[0]}', which this version does not know; a newer version of maskwright"
-            " wrote it, so use that one, or it is damaged"
-        )
+    refuse_unknown_fields(state, {field.name for field in fields(TrainingState)}, file)
     stored = read_record(TrainingState, state, file)
     for name, value in asdict(stored).items():
         if isinstance(value, int | float) and name not in _LOSSES and not 0 <= value < math.inf:

@@ -12,7 +12,7 @@ from maskwright.models.any_encoder import recompute_activations
 from maskwright.models.files.model_folder import MODEL_FOLDER
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.training.checkpoints import Snapshot, StoredRun, read_checkpoint, take_snapshot
+from maskwright.training.checkpoints import CheckpointContents, StoredRun, collect_contents, read_checkpoint
 from maskwright.training.compute.compiling import should_compile, should_record, use_fp8_products
 from maskwright.training.compute.device import choose_device
 from maskwright.training.compute.precision import LossScale, Precision, agree_on_precision, choose_precision
@@ -107,7 +107,7 @@ class Engine:
         if self.loss_scale is not None:
             state.loss_scale = self.loss_scale.fetch()
 
-    def snapshot(self, state: TrainingState, history: History, tokenizer: Any) -> Snapshot | None:
+    def collect_contents(self, state: TrainingState, history: History, tokenizer: Any) -> CheckpointContents | None:
         """A copy of everything, in the main process; all processes call it together."""
         self.note_loss_scale(state)
         self.placed.gather()
@@ -115,7 +115,7 @@ class Engine:
         average = None if self.average is None else self.average.tensors()
         if not self.world.is_main:
             return None
-        return take_snapshot(self.model, optimizer_state, average, state, history, tokenizer)
+        return collect_contents(self.model, optimizer_state, average, state, history, tokenizer)
 
     def load(self, checkpoint: Path, optimizer: Literal["fresh", "kept"]) -> StoredRun:
         """Put a checkpoint's weights, and its optimizer state where it is kept, in place."""

@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import PackedBatch, find_asked
 from maskwright.errors import InputError, InputWarning
 from maskwright.objectives.objective import Objective
 from maskwright.training.batches import check_ids
@@ -78,7 +78,7 @@ def evaluate(
     totals: Tensor | None = None
 
     def add_up(parts: list[PackedBatch]) -> Tensor:
-        sums = [placed.loss_sums(model.corrupt_for_evaluation(part.to(device), seed, mask_ratio)) for part in parts]
+        sums = [placed.loss_sums(model.ask_for_evaluation(part.to(device), seed, mask_ratio)) for part in parts]
         return torch.stack([torch.cat([one.losses, one.counts, one.figures]).double() for one in sums]).sum(0)
 
     with evaluation_mode(placed.trained):
@@ -109,8 +109,8 @@ def evaluate_unigram(
     log_probabilities = torch.log(smoothed / smoothed.sum())
     loss_sum, num_masked = 0.0, 0
     for batch in batches:
-        corrupted = model.corrupt_for_evaluation(batch, seed, mask_ratio)
-        labels = corrupted.labels[corrupted.selected]
+        asked = model.ask_for_evaluation(batch, seed, mask_ratio)
+        labels = asked.labels[find_asked(asked.labels)]
         loss_sum -= float(log_probabilities[labels].sum())
         num_masked += len(labels)
     if not num_masked:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from maskwright.batch import PackedBatch
-from maskwright.masking.tokens import CorruptedBatch
+from maskwright.batch import PackedBatch, Questions
 from maskwright.randomness import Stream, compute_key
 from maskwright.training.compute.compiling import GraphedPass
 from maskwright.training.compute.precision import LossScale
@@ -41,7 +40,7 @@ class StepResult:
 
 @dataclass
 class TrainStep:
-    """Corrupts, differentiates, clips and steps."""
+    """Asks, differentiates, clips and steps."""
 
     placed: Alone
     optimizers: OptimizerSet
@@ -59,7 +58,7 @@ class TrainStep:
         self._most_rows = 0
 
     def __call__(
-        self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float, progress: float = 0.0
+        self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float | None, progress: float = 0.0
     ) -> StepResult:
         """`batch` is this process's share of the whole one."""
         sums, num_tokens, num_overflowing = self.compute_gradients(
@@ -80,7 +79,7 @@ class TrainStep:
         return StepResult(sums, num_tokens, num_overflowing, grad_norm, skip, is_scale_overflow)
 
     def compute_gradients(
-        self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float, progress: float = 0.0
+        self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float | None, progress: float = 0.0
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Leave them with the parameters; the sums, the number of tokens and that of masked ones without a slot."""
         self.placed.model.follow(progress)
@@ -88,39 +87,37 @@ class TrainStep:
             self._most_rows = max(self._most_rows, batch.num_rows)
             batch = batch.fill_up(self._most_rows)
 
-        def corrupt(part: PackedBatch) -> CorruptedBatch:
-            return self.placed.model.corrupt(part, self.seed, epoch, mask_ratio, progress)
+        def ask(part: PackedBatch) -> Questions:
+            return self.placed.model.ask(part, self.seed, epoch, mask_ratio, progress)
 
-        return self.micro_batches.run(
-            batch, lambda parts: self._accumulate(parts, [corrupt(part) for part in parts], step)
-        )
+        return self.micro_batches.run(batch, lambda parts: self._accumulate(parts, [ask(part) for part in parts], step))
 
     def _accumulate(
-        self, parts: list[PackedBatch], corrupted: list[CorruptedBatch], step: int
+        self, parts: list[PackedBatch], questions: list[Questions], step: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of all parts, as `compute_gradients` returns them."""
         # Dropout draws from the global generator; seeding it makes it a function of (seed, step, rank).
         dropout_key = compute_key(compute_key(self.seed, step, Stream.DROPOUT), self.world.rank, Stream.DROPOUT)
         torch.manual_seed(dropout_key >> 1)
         num_tokens = torch.stack([(~part.is_padding).sum() for part in parts]).sum()
-        counts = torch.stack([part.counts for part in corrupted]).sum(0)
+        counts = torch.stack([part.counts for part in questions]).sum(0)
         counts, num_tokens = self.world.sum(torch.cat([counts, num_tokens[None]]).double()).tensor_split([len(counts)])
         factors = self.world.size / counts.float().clamp(min=1)
         if self.loss_scale is not None:
             factors = factors * self.loss_scale.scale
         self.optimizers.zero_grad()
-        if self._graphed is not None and len(corrupted) == 1:
-            totals = [self._graphed(corrupted[0], factors)]
+        if self._graphed is not None and len(questions) == 1:
+            totals = [self._graphed(questions[0], factors)]
         else:
             totals = []
-            for index, part in enumerate(corrupted):
-                is_last = index == len(corrupted) - 1
+            for index, part in enumerate(questions):
+                is_last = index == len(questions) - 1
                 with nullcontext() if is_last else self.placed.accumulating():
                     totals.append(self._differentiate(part, factors))
         losses, figures, overflowing = self.world.sum(torch.stack(totals).sum(0)).tensor_split([len(counts), -1])
         return torch.cat([losses, counts, figures]), num_tokens[0], overflowing[0]
 
-    def _differentiate(self, part: CorruptedBatch, factors: Tensor) -> Tensor:
+    def _differentiate(self, part: Questions, factors: Tensor) -> Tensor:
         """Leave the gradients of a part with the parameters; its losses, figures and masked tokens without a slot."""
         sums = self.placed.loss_sums(part)
         self._weigh(sums.losses * factors).backward()

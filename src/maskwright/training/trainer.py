@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import PackedBatch, concatenate
 from maskwright.errors import BadStepsError, InputError
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
@@ -31,7 +31,6 @@ from maskwright.training.batches import (
     Batches,
     advise_faster,
     check_ids,
-    concatenate,
     count_batches,
     group_batches,
     iterate_batches,
@@ -88,7 +87,7 @@ class Trainer:
         self.agreed_signal = 0
         self.budget: Budget
         self.metric_names: tuple[str, ...] = ()
-        self.compute_mask_ratio = mask_ratio or (lambda progress: model.mask_ratio)
+        self.compute_mask_ratio: Callable[[float], float | None] = mask_ratio or (lambda progress: model.mask_ratio)
         is_alone = self.world.size == 1
         self.evaluation_batches = MicroBatches(
             None if is_alone else self.config.micro_batch_tokens, is_alone, self.warn, is_training=False
@@ -170,9 +169,9 @@ class Trainer:
             self._meter.fetch()
         self._writer.finish()  # before the copies are made, so that memory holds those of one checkpoint
         self._writer.forget_failed()
-        snapshot = self.engine.snapshot(self.state, self.history, tokenizer)
-        if snapshot is not None:
-            self._writer.write(Path(folder), snapshot, retention, background)
+        contents = self.engine.collect_contents(self.state, self.history, tokenizer)
+        if contents is not None:
+            self._writer.write(Path(folder), contents, retention, background)
         return Path(folder) / f"step-{self.state.step}"
 
     def load_checkpoint(self, checkpoint: str | Path) -> None:
@@ -278,7 +277,7 @@ class Trainer:
             state.num_places += batch.input_ids.numel() * self.world.size
             is_last |= self._agree(time.monotonic() - begun_s)
             if is_last or self._is_due(config.log_every_steps, config.checkpoint_every_steps):
-                self._log(meter, {"lr": learning_rate, "mask_ratio": mask_ratio})
+                self._log(meter, {"lr": learning_rate, "mask_ratio": mask_ratio or 0.0})
             if validation is not None and not is_last and self._is_due(config.evaluate_every_steps):
                 self._evaluate_now(validation, meter)
             for callback in self._callbacks:
@@ -347,7 +346,7 @@ class Trainer:
     def _evaluate(self, validation: Batches, max_batches: int | None = None) -> dict[str, float]:
         evaluation = self._run_evaluation(validation, 0, max_batches=max_batches)
         metrics = evaluation.metrics
-        if self.model.mask_ratio and not evaluation.num_masked:
+        if self.model.mask_ratio is not None and not evaluation.num_masked:
             metrics = self._measure_whole(validation, "validation", 0, max_batches)
         return {f"val_{name}": value for name, value in metrics.items()}
 
@@ -358,8 +357,8 @@ class Trainer:
             return evaluate(self.model, batches, **options)
 
     def _asks(self, sums: Sequence[float]) -> bool:
-        """Whether anything was asked for; a model that masks nothing (a task's) has its own word on that."""
-        return not self.model.mask_ratio or sums[len(self.model.part_weights)] > 0
+        """Whether anything was asked for; where nothing is masked, as in a task, every batch asks."""
+        return self.model.mask_ratio is None or sums[len(self.model.part_weights)] > 0
 
     def _measure_whole(self, data: Batches, name: str, epoch: int, max_batches: int | None) -> dict[str, float]:
         """Figures with every token masked, for so little text that the masks as drawn chose none of it."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError, InputWarning
 from maskwright.models.files.safetensors_file import TensorInfo, load_tensors, read_header, write_safetensors
-from maskwright.storage import naming, restore_folder, write_text
+from maskwright.storage import check_format_version, naming, refuse_unknown_fields, restore_folder, write_text
 from maskwright.untrusted import ADVICE, read_json_object, shorten
 
 MODEL_FOLDER = "model"
@@ -28,6 +28,9 @@ CHECKPOINTS_FOLDER = "checkpoints"
 OWN_TYPE_PREFIX = "maskwright_"
 OWN_KEY = "maskwright"
 """The object in config.json with what Hugging Face's names do not cover."""
+FORMAT_KEY = "format_version"
+FORMAT_VERSION = 1
+"""Of model folders; the first that says so, older ones are read alike."""
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -35,6 +38,7 @@ CODE_KEYS = ("auto_map", "trust_remote_code", "custom_pipelines")
 
 _SHARD_NAME = re.compile(r"[A-Za-z0-9._+=@ -]{1,200}\.safetensors", re.ASCII)
 """No separators, drives or control characters: such a name stays in the folder."""
+_OWN_PARTS = ("encoder", "masked_lm", "nlp_head", "objective", "replaced_tokens", "sentence_pairs", "similarity")
 _MAX_NAMED = 5
 _CHECKPOINT_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 """As they are written: other digits and leading zeros would name a step twice."""
@@ -95,7 +99,17 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The configuration and the weights of a model folder, checked to be readable."""
-    return read_config(folder), read_weights(folder)
+    config = read_config(folder)
+    _check_format(config, folder / CONFIG_FILE)
+    return config, read_weights(folder)
+
+
+def _check_format(config: Mapping[str, Any], file: Path) -> None:
+    """Refuse what a newer version of this program wrote."""
+    own = config.get(OWN_KEY, {})
+    if isinstance(own, dict):
+        check_format_version(own.get(FORMAT_KEY, 1), FORMAT_VERSION, file)
+        refuse_unknown_fields(own, (FORMAT_KEY, *_OWN_PARTS), file)
 
 
 def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:

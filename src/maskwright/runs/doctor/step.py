@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import PackedBatch, concatenate
 from maskwright.data.loader import PackedLoader
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import TrainingConfig
-from maskwright.training.batches import concatenate, group_batches
+from maskwright.training.batches import group_batches
 from maskwright.training.state import count_batches_per_step
 from maskwright.training.step import StepResult, TrainStep
 from maskwright.training.trainer import Trainer
@@ -78,8 +78,7 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
     trainer.optimizers.set_learning_rate(0.0, trainer.engine.optimizer_config.learning_rate)
 
     def forward(rows: PackedBatch) -> None:
-        corrupted = trainer.model.corrupt(rows, 0, 0, mask_ratio, 0.0)
-        trainer.engine.placed.loss_sums(corrupted)
+        trainer.engine.placed.loss_sums(trainer.model.ask(rows, 0, 0, mask_ratio, 0.0))
 
     def differentiate(num_rows: int) -> None:
         step.compute_gradients(batch.rows(0, num_rows), step=0, epoch=0, mask_ratio=mask_ratio)

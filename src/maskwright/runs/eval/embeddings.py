@@ -14,8 +14,7 @@ from maskwright.evaluation.figures import AnyMeasure, Difference, Figure, Measur
 from maskwright.evaluation.neighbors import Vectors, predict_by_neighbors
 from maskwright.inference.pipeline import Pipeline, pipeline
 from maskwright.runs.eval.report import Report
-from maskwright.tasks.columns import ColumnNames
-from maskwright.tasks.examples import Example, ExampleFile, read_examples
+from maskwright.tasks.examples import ColumnNames, Example, ExampleFile, read_examples
 from maskwright.tasks.labels import collect_classes, find_class, read_label
 from maskwright.tasks.sequence.regression import Regression
 

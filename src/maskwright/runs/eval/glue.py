@@ -25,8 +25,7 @@ from maskwright.storage import read_json, read_record, write_text
 from maskwright.tasks.config import TaskConfig, build_task_config, load_task_config
 from maskwright.tasks.kinds import find_kind
 from maskwright.tasks.loader import TaskLoader
-from maskwright.tasks.model import TaskModel
-from maskwright.tasks.predictions import answer_examples
+from maskwright.tasks.model import TaskModel, answer_examples
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.training.compute.device import choose_device
 

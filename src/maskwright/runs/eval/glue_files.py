@@ -13,8 +13,7 @@ from maskwright.randomness import Stream, compute_key, permutation
 from maskwright.runs.texts import Say
 from maskwright.storage import write_text
 from maskwright.suggestions import suggest
-from maskwright.tasks.columns import ColumnNames
-from maskwright.tasks.examples import Example, read_examples
+from maskwright.tasks.examples import ColumnNames, Example, read_examples
 from maskwright.text.files import file_format
 
 HELD_OUT_SHARE = 0.1

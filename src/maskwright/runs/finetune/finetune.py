@@ -34,12 +34,10 @@ from maskwright.runs.folder import RunFolder, find_run, own_run
 from maskwright.runs.interruption import LastWrites, ending_in_order
 from maskwright.runs.next_commands import suggest_prediction
 from maskwright.runs.pretrain import build_callbacks, resume_newest
-from maskwright.tasks.batch import TaskBatch
 from maskwright.tasks.config import TaskConfig, load_task_config
-from maskwright.tasks.learning_rate import choose_learning_rate, measure_weights
-from maskwright.tasks.loader import TaskLoader
-from maskwright.tasks.model import TaskModel
-from maskwright.tasks.predictions import Answers, answer_examples
+from maskwright.tasks.loader import TaskBatch, TaskLoader
+from maskwright.tasks.model import Answers, TaskModel, answer_examples
+from maskwright.tasks.new_model import choose_learning_rate, measure_weights
 from maskwright.terminal import CleanConsole
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.training.callbacks import Callback, EarlyStopping, Metrics

@@ -26,8 +26,8 @@ from maskwright.tasks.foreign import find_missing_class
 from maskwright.tasks.kinds import ExampleSource, TaskKind, check_own_settings, find_kind
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
+from maskwright.tasks.new_model import build_new, load_pretrained
 from maskwright.tasks.nlp_heads import NLPHead, check_head
-from maskwright.tasks.saving import build_new, load_pretrained
 from maskwright.tasks.tables import Table
 from maskwright.tasks.task import Task
 from maskwright.tasks.task_head import TaskHead

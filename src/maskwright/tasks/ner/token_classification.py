@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskwright.batch import IGNORED_LABEL, PackedBatch
+from maskwright.batch import IGNORED_LABEL, PackedBatch, fill_missing, find_asked
 from maskwright.errors import InputWarning
 from maskwright.objectives.loss import LossSums
-from maskwright.tasks.batch import fill_missing, find_asked
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.labels import find_class, list_names, number_classes
 from maskwright.tasks.ner.entity_counts import EntityCounter
@@ -24,12 +23,11 @@ from maskwright.tasks.ner.entity_scores import compute_entity_scores
 from maskwright.tasks.ner.features import TaggedDocument
 from maskwright.tasks.ner.schemes import list_classes
 from maskwright.tasks.ner.tagged_sentences import TaggedSentence
-from maskwright.tasks.one_class import OneClassTask
 from maskwright.tasks.pooling import pool
 from maskwright.tasks.scores import compute_f1, compute_macro_f1
 from maskwright.tasks.sequence.class_weights import weigh_classes
 from maskwright.tasks.sequence.classification import score_each
-from maskwright.tasks.task import Scores
+from maskwright.tasks.task import OneClassTask, Scores
 
 
 class TokenClassification(OneClassTask):

@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskwright.batch import IGNORED_LABEL, PackedBatch
+from maskwright.batch import IGNORED_LABEL, PackedBatch, find_asked
 from maskwright.errors import InputError
 from maskwright.objectives.loss import LossSums
-from maskwright.tasks.batch import find_asked
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.qa.features import AskedWindow
 from maskwright.tasks.qa.questions import Question

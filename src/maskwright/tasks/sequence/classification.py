@@ -10,16 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskwright.batch import find_asked
 from maskwright.objectives.loss import LossSums
-from maskwright.tasks.batch import find_asked
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
 from maskwright.tasks.labels import collect_classes, describe_shares, find_class, number_classes, read_label
-from maskwright.tasks.one_class import OneClassTask
 from maskwright.tasks.scores import compute_f1, compute_macro_f1, compute_matthews
 from maskwright.tasks.sequence.calibration import calibrate
 from maskwright.tasks.sequence.class_weights import weigh_classes
-from maskwright.tasks.task import Scores
+from maskwright.tasks.task import OneClassTask, Scores
 
 PROBLEM_TYPE = "single_label_classification"
 

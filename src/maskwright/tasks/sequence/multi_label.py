@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskwright.batch import find_asked
 from maskwright.errors import InputError
 from maskwright.objectives.loss import LossSums
 from maskwright.suggestions import name_option
-from maskwright.tasks.batch import find_asked
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
 from maskwright.tasks.labels import (

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from maskwright.batch import find_asked
 from maskwright.errors import InputError
 from maskwright.objectives.loss import LossSums
-from maskwright.tasks.batch import find_asked
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
 from maskwright.tasks.labels import number_classes

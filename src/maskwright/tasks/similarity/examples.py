@@ -10,9 +10,8 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.suggestions import name_option
-from maskwright.tasks.columns import ColumnNames, choose_texts, list_pair_labels
 from maskwright.tasks.config import TaskConfig
-from maskwright.tasks.examples import NO_CONSENSUS, read_text
+from maskwright.tasks.examples import NO_CONSENSUS, ColumnNames, choose_texts, list_pair_labels, read_text
 from maskwright.tasks.labels import list_names
 from maskwright.tasks.tables import Record, Table, read_table
 

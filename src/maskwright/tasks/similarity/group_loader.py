@@ -6,14 +6,14 @@ B rows, P examples of a row, G texts of an example, N = P * G documents.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import RunError
-from maskwright.tasks.batch import TaskBatch
-from maskwright.tasks.loader import TaskLoader
+from maskwright.tasks.loader import TaskBatch, TaskLoader
 from maskwright.tasks.similarity.group_features import GroupFeatures
 
 
@@ -21,7 +21,7 @@ from maskwright.tasks.similarity.group_features import GroupFeatures
 class WholeBatch(TaskBatch):
     """Examples that are each other's negatives, so that a part of them has another loss."""
 
-    def rows(self, start: int, stop: int) -> PackedBatch:
+    def rows(self, start: int, stop: int) -> Self:
         if start > 0 or stop < self.num_rows:
             raise RunError(
                 "the pairs of a batch are compared with each other, so it cannot be worked on in parts; take a smaller"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import PackedBatch, Questions
 from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch
 from maskwright.models.layers import multiply_in_fp8
@@ -56,7 +56,7 @@ _SLOTS_STEP = 24
 """A falling mask ratio needs a new recording only when this part of the tokens, in slots, has become idle."""
 _ALIGNMENT = 64
 """Matrix products are slow on sides that are no multiple of a power of two."""
-Differentiate = Callable[[CorruptedBatch, Tensor], Tensor]
+Differentiate = Callable[[Questions, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class _Recording:
 class GraphedPass:
     """Records `differentiate` for batches of one shape; another shape that comes twice in a row takes its place.
 
-    `differentiate` takes a corrupted batch and the factors of its losses, leaves gradients with the parameters and
+    `differentiate` takes questions and the factors of its losses, leaves gradients with the parameters and
     returns sums. Gradients live in the recording's own memory and are valid until the next call.
     """
 
@@ -83,18 +83,19 @@ class GraphedPass:
         self._last_key: tuple[Any, ...] | None = None
         self._num_slots: dict[torch.Size, int] = {}
 
-    def __call__(self, corrupted: CorruptedBatch, factors: Tensor) -> Tensor:
-        corrupted = self._settle_slots(corrupted)
-        key = _describe(corrupted)
+    def __call__(self, questions: Questions, factors: Tensor) -> Tensor:
+        if isinstance(questions, CorruptedBatch):
+            questions = self._settle_slots(questions)
+        key = _describe(questions)
         is_wanted = self._last_key in (None, key)
         self._last_key = key
         if self._recording is None or self._recording.key != key:
             if not is_wanted:
-                return self._differentiate(corrupted, factors)
+                return self._differentiate(questions, factors)
             self._recording = None  # its memory is needed for the next one
-            self._recording = self._record(key, corrupted, factors)
+            self._recording = self._record(key, questions, factors)
         recording = self._recording
-        torch._foreach_copy_(recording.inputs, [*_list_tensors(corrupted), factors])
+        torch._foreach_copy_(recording.inputs, [*_list_tensors(questions), factors])
         recording.graph.replay()
         for param, grad in zip(self._params, recording.grads, strict=True):
             param.grad = grad
@@ -110,8 +111,8 @@ class GraphedPass:
             num_slots = self._num_slots[shape] = min(num_tokens, _round_up(wanted + room))
         return replace(corrupted, num_slots=num_slots)
 
-    def _record(self, key: tuple[Any, ...], corrupted: CorruptedBatch, factors: Tensor) -> _Recording:
-        own, own_factors = _copy(corrupted), factors.clone()
+    def _record(self, key: tuple[Any, ...], questions: Questions, factors: Tensor) -> _Recording:
+        own, own_factors = _copy(questions), factors.clone()
         dropout_state = torch.cuda.get_rng_state()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -137,9 +138,9 @@ def _round_up(num_slots: int) -> int:
     return -(-num_slots // _ALIGNMENT) * _ALIGNMENT
 
 
-def _describe(corrupted: CorruptedBatch) -> tuple[Any, ...]:
+def _describe(questions: Questions) -> tuple[Any, ...]:
     """All that a recording depends on: what is not a tensor, and the kinds of the tensors."""
-    values = [value for part in (corrupted.batch, corrupted) for value in _list_fields(part).values()]
+    values = [value for part in (questions.batch, questions) for value in _list_fields(part).values()]
     return tuple(
         (value.shape, value.dtype) if isinstance(value, Tensor) else value
         for value in values
@@ -147,16 +148,16 @@ def _describe(corrupted: CorruptedBatch) -> tuple[Any, ...]:
     )
 
 
-def _list_tensors(corrupted: CorruptedBatch) -> list[Tensor]:
-    values = [*_list_fields(corrupted.batch).values(), *_list_fields(corrupted).values()]
+def _list_tensors(questions: Questions) -> list[Tensor]:
+    values = [*_list_fields(questions.batch).values(), *_list_fields(questions).values()]
     return [value for value in values if isinstance(value, Tensor)]
 
 
-def _copy(corrupted: CorruptedBatch) -> CorruptedBatch:
+def _copy(questions: Questions) -> Questions:
     tensors: dict[str, Any] = {
-        name: value.clone() for name, value in _list_fields(corrupted).items() if isinstance(value, Tensor)
+        name: value.clone() for name, value in _list_fields(questions).items() if isinstance(value, Tensor)
     }
-    return replace(corrupted, batch=corrupted.batch.map_fields(torch.clone), **tensors)
+    return replace(questions, batch=questions.batch.map_fields(torch.clone), **tensors)
 
 
 def _list_fields(part: Any) -> dict[str, Any]:

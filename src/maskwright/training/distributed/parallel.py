@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from maskwright.masking.tokens import CorruptedBatch
+from maskwright.batch import Questions
 from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives.loss import LossSums
 from maskwright.objectives.objective import Objective
@@ -33,9 +33,9 @@ class ObjectiveModule(nn.Module):
         self.model = model
         self.precision = precision
 
-    def forward(self, corrupted: CorruptedBatch) -> tuple[Tensor, Tensor, Tensor]:
-        with self.precision.autocast(corrupted.labels.device):
-            sums = self.model.loss_sums(corrupted)
+    def forward(self, questions: Questions) -> tuple[Tensor, Tensor, Tensor]:
+        with self.precision.autocast(questions.labels.device):
+            sums = self.model.loss_sums(questions)
         return sums.losses, sums.counts, sums.figures
 
 
@@ -55,8 +55,8 @@ class Alone:
     def use(self, precision: Precision) -> None:
         self._core.precision = precision
 
-    def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
-        return LossSums(*self._objective(corrupted))
+    def loss_sums(self, questions: Questions) -> LossSums:
+        return LossSums(*self._objective(questions))
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Inside, gradients of this process add up and are not exchanged."""

@@ -1,0 +1,140 @@
+"""What a model to be fine-tuned is made of: a pre-trained encoder, a new head, frozen layers and learning rates."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskwright.errors import InputError
+from maskwright.models.encoder import PackedEncoder, build_encoder
+from maskwright.models.family import State
+from maskwright.models.files.model_folder import read_model_folder
+from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
+from maskwright.models.transformers_model import is_foreign
+from maskwright.tasks.foreign import build_foreign, load_foreign_encoder
+from maskwright.tasks.kinds import TaskKind
+from maskwright.tasks.task import Task
+from maskwright.tasks.task_head import TaskHead, name_head_weights
+
+_BERT_BASE_RATE, _BERT_BASE_WIDTH = 5e-5, 768
+_LARGEST_USUAL_SIZE = 0.06
+"""Of weights: all-MiniLM-L6-v2 has as much, encoders that Muon trained two to three times as much."""
+
+
+def load_pretrained(folder: Path) -> tuple[TunedEncoder, dict[str, Any], State]:
+    """An encoder to be fine-tuned, with the config.json and all weights it came with."""
+    config, weights = read_model_folder(folder)
+    if is_foreign(config):
+        return load_foreign_encoder(config, weights, folder), config, weights
+    encoder = build_encoder(config, folder, weights)
+    encoder.load_state_dict(encoder.family.from_theirs(weights, encoder.state_dict()))
+    return encoder, config, weights
+
+
+def build_new(
+    kind: TaskKind, task: Task, encoder: TunedEncoder, config: Mapping[str, Any], weights: State, folder: Path
+) -> tuple[TunedEncoder, TaskHead]:
+    """A copy of the encoder and a new head for it, which keeps what pre-training left of one.
+
+    `config` is the config.json that encoder and weights came with and what the task says of its labels.
+    """
+    if isinstance(encoder, TransformersEncoder):
+        own = {name: tensor.clone() for name, tensor in weights.items()}  # transformers takes tensors as they are
+        return build_foreign(kind, task.num_outputs, config, own, folder, is_new=True)
+    encoder = copy.deepcopy(encoder)
+    task_head = kind.build_head(encoder, task.num_outputs, config)
+    adopt_dense(task_head, encoder, weights)
+    return encoder, task_head
+
+
+def adopt_dense(task_head: TaskHead, encoder: PackedEncoder, weights: Mapping[str, Tensor]) -> bool:
+    """Take what pre-training left of the head, and say whether there was any.
+
+    That is BERT's pooler, or the transform of ModernBERT's predictions. Labels differ from task to task, so the last
+    layer stays new.
+    """
+    family = encoder.family
+    given = family.normalise(weights)
+    if task_head.output is None:
+        return False
+    state, last = task_head.state_dict(), {id(param) for param in task_head.output.parameters()}
+    inner = {name for name, param in task_head.named_parameters() if id(param) not in last}
+    names = {
+        ours: family.normalise_name(theirs) for ours, theirs in name_head_weights(task_head).items() if ours in inner
+    }
+    if not all(theirs in given and given[theirs].shape == state[ours].shape for ours, theirs in names.items()):
+        return False
+    task_head.load_state_dict({**state, **{ours: given[theirs] for ours, theirs in names.items()}})
+    return True
+
+
+def freeze_first_layers(encoder: nn.Module, num_frozen: int) -> None:
+    """Embeddings and the first layers learn nothing; 0 is the embeddings alone."""
+    depths, num_layers = _find_depths(encoder, "freezing some")
+    if num_frozen > num_layers:
+        raise InputError(f"{num_frozen} layers are to be frozen, the encoder has {num_layers}; freeze at most those")
+    for param, depth in depths.items():
+        if depth <= num_frozen:
+            param.requires_grad_(False)
+
+
+def compute_rate_factors(model: nn.Module, encoder: nn.Module, decay: float) -> dict[Tensor, float]:
+    """1 for the head, `decay` for the last layer, its square for the one before (Howard and Ruder 2018, section 3.2).
+
+    Empty without a decay.
+    """
+    if decay == 1.0:
+        return {}
+    depths, num_layers = _find_depths(encoder, "a learning rate for each")
+    factors: dict[Tensor, float] = dict.fromkeys(model.parameters(), 1.0)
+    return factors | {param: decay ** (num_layers + 1 - depth) for param, depth in depths.items()}
+
+
+def _find_depths(encoder: nn.Module, wish: str) -> tuple[dict[nn.Parameter, int], int]:
+    """0 for embeddings, then 1 for the first layer; what is behind the last layer belongs to it. And how many layers.
+
+    Layers are lists of as many modules as the encoder has layers, each with weights of its own. What is made before
+    them embeds the tokens.
+    """
+    if not isinstance(encoder, TunedEncoder):
+        raise InputError(f"the layers of {type(encoder).__name__} are not known; {wish} is not possible")
+    module: nn.Module = encoder.base_model if isinstance(encoder, TransformersEncoder) else encoder
+    num_layers = int(encoder.config.num_hidden_layers)
+    parts = dict(module.named_modules())
+    lists = [
+        f"{name}." for name, part in parts.items() if isinstance(part, nn.ModuleList) and len(set(part)) == num_layers
+    ]
+    tables = {param for part in parts.values() if isinstance(part, nn.Embedding) for param in part.parameters()}
+    depths, behind = {}, False
+    for name, param in module.named_parameters():
+        found = next((prefix for prefix in lists if name.startswith(prefix)), None)
+        if found is not None:
+            behind = True
+            depths[param] = 1 + int(name.removeprefix(found).split(".")[0])
+        else:
+            depths[param] = num_layers if behind and param not in tables else 0
+    if not behind:
+        raise InputError(
+            f"the layers of {type(module).__name__} share their weights or are not in one list; {wish} is not possible"
+        )
+    return depths, num_layers
+
+
+def choose_learning_rate(width: int, weights_size: float) -> float:
+    """BERT-base's usual rate at its width; wider encoders want smaller steps, larger weights want larger ones."""
+    rate = _BERT_BASE_RATE * _BERT_BASE_WIDTH / width
+    return float(f"{rate * max(1.0, weights_size / _LARGEST_USUAL_SIZE):.1e}")
+
+
+@torch.no_grad()
+def measure_weights(encoder: nn.Module) -> float:
+    """The root mean square over its matrices, without embeddings; 0 where it has no `nn.Linear`."""
+    weights = [module.weight for module in encoder.modules() if isinstance(module, nn.Linear)]
+    total = sum(float(weight.double().square().sum()) for weight in weights)
+    return math.sqrt(total / max(1, sum(weight.numel() for weight in weights)))
