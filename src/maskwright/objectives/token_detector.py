@@ -87,11 +87,9 @@ class TokenDetector(nn.Module):
         config, weights = read_model_folder(folder)
         if (folder / OTHERS_FILE).is_file():
             trained = read_tensors(folder / OTHERS_FILE)
-            weights |= {
-                _their_name(name.removeprefix(_OWN_HEAD)): one
-                for name, one in trained.items()
-                if name.startswith(_OWN_HEAD)
-            }
+            names = [f"{module}.{kind}" for module in _HEAD_MODULES for kind in ("weight", "bias")]
+            own = {_their_name(name): trained.get(f"{_OWN_HEAD}{name}") for name in names}
+            weights |= {name: tensor for name, tensor in own.items() if tensor is not None}
         if not all(f"{name}.weight" in weights for name in _HEAD_MODULES.values()):
             raise InputError(
                 f"{folder} holds no detector of replaced tokens; expected a run with training.mode=rtd or an"
@@ -100,7 +98,8 @@ class TokenDetector(nn.Module):
         encoder = build_encoder(config, folder, weights)
         encoder.load_state_dict(family_of(encoder).from_theirs(weights, encoder.state_dict()))
         head = DetectionHead(encoder, encoder.config.initializer_range)
-        load_into(head, {name: weights[_their_name(name)] for name in head.state_dict()}, folder)
+        stored = {name: weights.get(_their_name(name)) for name in head.state_dict()}
+        load_into(head, {name: tensor for name, tensor in stored.items() if tensor is not None}, folder)
         return cls(encoder, head).eval()
 
     def save_pretrained(self, folder: str | Path, tokenizer: Any = None) -> None:
