@@ -16,9 +16,8 @@ import maskwright
 from maskwright.config import Config, build_config, flatten, load_config
 from maskwright.errors import InputError
 from maskwright.models.bert import BertConfig
-from maskwright.models.modernbert import ModernBertConfig
+from maskwright.models.modernbert import MODERNBERT_FAMILY, ModernBertConfig
 from maskwright.recipes import list_recipes, read_recipe
-from maskwright.runs.model import _MODERNBERT_NAMES
 from maskwright.sections.base import Section
 from maskwright.sections.model import ModelConfig
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
@@ -258,10 +257,12 @@ def test_every_setting_is_read_somewhere(section: str) -> None:
 def test_every_shape_setting_is_an_option_of_some_encoder() -> None:
     bert = {field.name for field in fields(BertConfig)}
     modernbert = {field.name for field in fields(ModernBertConfig)}
+    run_settings = MODERNBERT_FAMILY.run_settings
+    assert run_settings is not None
     for name in _shape_settings():
-        theirs = _MODERNBERT_NAMES.get(name, (name,))
+        theirs = run_settings.get(name, (name,))
         assert name in bert or set(theirs) <= modernbert, name
-    for theirs in _MODERNBERT_NAMES.values():
+    for theirs in run_settings.values():
         assert set(theirs) <= modernbert
 
 

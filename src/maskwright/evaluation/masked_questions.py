@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.evaluation.answers import check_finite
-from maskwright.models.encoding import encode
+from maskwright.models.any_encoder import encode
 from maskwright.objectives.loss import gather_labelled
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.training.compute.device import evaluation_mode

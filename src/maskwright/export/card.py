@@ -15,7 +15,7 @@ from torch import nn
 from maskwright.config import Config, flatten
 from maskwright.errors import InputError
 from maskwright.export.comparison import Comparison
-from maskwright.models.encoding import find_hidden_size, find_max_length
+from maskwright.models.any_encoder import find_hidden_size, find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.held_out import EVALUATION_RATIO

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from maskwright.config import Config, build_config, change_config
 from maskwright.errors import InputError, RunError
-from maskwright.models.pretrained import read_own_settings, resolve_folder
-from maskwright.models.weights_reading import read_config
+from maskwright.models.files.model_folder import read_config, read_own_settings, resolve_folder
 from maskwright.objectives.saving import lacks_head
 from maskwright.recipes import read_recipe
 from maskwright.runs.export import ExportOptions, export_model, is_exported

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import BadStepsError, RunError
-from maskwright.models.pretrained import list_checkpoints
+from maskwright.models.files.model_folder import list_checkpoints
 from maskwright.runs.folder import RunFolder
 from maskwright.storage import append_text
 from maskwright.text.tokenizer.tokenizer import Tokenizer

@@ -18,9 +18,7 @@ from maskwright.export.detector import build_detector_card, export_detector
 from maskwright.export.huggingface import export_huggingface, export_task_huggingface
 from maskwright.export.sentence_transformers import export_sentence_transformers
 from maskwright.export.task_card import TaskOrigin, build_task_card
-from maskwright.models.fine_tuned import find_task_architecture
-from maskwright.models.pretrained import read_own_settings, resolve_folder
-from maskwright.models.weights_reading import read_config
+from maskwright.models.files.model_folder import find_task_architecture, read_config, read_own_settings, resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
 from maskwright.objectives.token_detector import TokenDetector, as_electra

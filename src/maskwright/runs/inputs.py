@@ -27,7 +27,7 @@ from maskwright.data.shards import (
 )
 from maskwright.data.store import StoreBuilder, TokenStore
 from maskwright.errors import InputError
-from maskwright.models.pretrained import resolve_folder
+from maskwright.models.files.model_folder import resolve_folder
 from maskwright.runs.augmentation import AugmentedLoader
 from maskwright.runs.texts import Documents, Say, Spill, build_spill, read_documents
 from maskwright.sections.data import AugmentationConfig, QualityConfig, build_sources

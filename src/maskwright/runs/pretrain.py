@@ -19,7 +19,7 @@ from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
 from maskwright.inference.visualize import PredictionView, build_prediction_view
 from maskwright.masking.strategies import compute_mask_ratio
-from maskwright.models.pretrained import CHECKPOINTS_FOLDER
+from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.objective import Objective
 from maskwright.runs.callbacks import DivergenceWatch, MetricsLog, PeriodicCheckpoints, RollBack
