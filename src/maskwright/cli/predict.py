@@ -75,13 +75,11 @@ def predict(
     ] = False,
     max_length: Annotated[int | None, typer.Option(help="Tokens per window; longer texts are read in several.")] = None,
     column: Annotated[
-        str | None, typer.Option(help="Column of the text, for qa of the question; unset: detected.")
+        str | None, typer.Option(help="Column of the text, for qa of the question; unset: text, sentence1 or question.")
     ] = None,
     second_column: Annotated[
         str | None,
-        typer.Option(
-            help="Column of the second text of a pair (similarity: sentence2 if unset), for qa of the context."
-        ),
+        typer.Option(help="Column of the second text of a pair, for qa of the context; unset: sentence2 or context."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Output file: .jsonl, .parquet or (embed) .npz; unset: print.")
