@@ -50,6 +50,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.models.modernbert import ModernBertConfig as ModernBertConfig
     from maskwright.models.mpnet import MPNet as MPNet
     from maskwright.models.mpnet import MPNetConfig as MPNetConfig
+    from maskwright.models.neobert import NeoBERT as NeoBERT
+    from maskwright.models.neobert import NeoBertConfig as NeoBertConfig
     from maskwright.models.output import EncoderOutput as EncoderOutput
     from maskwright.models.output import MaskedLMOutput as MaskedLMOutput
     from maskwright.models.roberta import RoBERTa as RoBERTa
@@ -153,6 +155,8 @@ _HOMES = {
     "NLPHead": "maskwright.tasks.nlp_heads",
     "NLPTaskConfig": "maskwright.tasks.nlp_heads",
     "NLPTaskType": "maskwright.tasks.nlp_heads",
+    "NeoBERT": "maskwright.models.neobert",
+    "NeoBertConfig": "maskwright.models.neobert",
     "OptimizerConfig": "maskwright.sections.training",
     "PackedBatch": "maskwright.batch",
     "PackedEncoder": "maskwright.models.encoder",

@@ -8,7 +8,7 @@ every family every head size in every precision.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
@@ -87,8 +87,9 @@ def build_model(case: Case) -> mw.MaskedLanguageModel:
         has_window = case.window is not None
         settings["global_attn_every_n_layers"] = 2 if has_window else 1
         settings |= {"local_attention": 2 * case.window} if case.window is not None else {}
-    else:
-        settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    known = {field.name for field in fields(case.encoder_class.config_class)}
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    settings |= {name: rate for name, rate in rates.items() if name in known}
     encoder = case.encoder_class.from_variant("tiny", **settings)
     return mw.MaskedLanguageModel(
         encoder, VOCAB_SIZE, mask_token_id=4, special_token_ids=range(5), mlm_head_dropout=0.0

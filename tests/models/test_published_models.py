@@ -43,6 +43,9 @@ needs_minilm = pytest.mark.skipif(
 )
 
 
+IN_TRANSFORMERS = {name: one for name, one in FAMILIES.items() if one.family.is_in_transformers}
+
+
 def make_theirs(model_type: str, **changes: object) -> torch.nn.Module:
     torch.manual_seed(0)
     settings = {"distilbert": DISTILBERT, "modernbert": SHAPE | MODERNBERT}.get(model_type, SHAPE)
@@ -57,7 +60,7 @@ def save_bert(folder: Path, **settings: object) -> dict[str, object]:
 
 
 def test_folders_load_where_transformers_is_not_installed(tmp_path):
-    for model_type in FAMILIES:
+    for model_type in IN_TRANSFORMERS:
         make_theirs(model_type).save_pretrained(tmp_path / model_type)
     program = (
         "import sys; sys.modules['transformers'] = None\n"
@@ -65,12 +68,14 @@ def test_folders_load_where_transformers_is_not_installed(tmp_path):
         "for folder in sys.argv[1:]:\n"
         "    print(type(mw.MaskedLanguageModel.from_pretrained(folder).encoder).__name__)"
     )
-    folders = [str(tmp_path / model_type) for model_type in FAMILIES]
+    folders = [str(tmp_path / model_type) for model_type in IN_TRANSFORMERS]
     result = subprocess.run([sys.executable, "-c", program, *folders], capture_output=True, text=True, check=False)
-    assert result.stdout.split() == [encoder_class.__name__ for encoder_class in FAMILIES.values()], result.stderr
+    assert result.stdout.split() == [encoder_class.__name__ for encoder_class in IN_TRANSFORMERS.values()], (
+        result.stderr
+    )
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", IN_TRANSFORMERS)
 def test_sharded_weights_give_the_same_logits(model_type, tmp_path):
     theirs = make_theirs(model_type)
     theirs.save_pretrained(tmp_path, max_shard_size="20KB")
@@ -80,7 +85,7 @@ def test_sharded_weights_give_the_same_logits(model_type, tmp_path):
     assert_rounded(ours(IDS, MASK).logits[MASK.bool()], expected, NUM_TERMS)
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", IN_TRANSFORMERS)
 def test_half_precision_weights_are_read(model_type, tmp_path):
     theirs = make_theirs(model_type).to(torch.bfloat16)
     theirs.save_pretrained(tmp_path)
@@ -89,7 +94,7 @@ def test_half_precision_weights_are_read(model_type, tmp_path):
     assert_rounded(ours(IDS, MASK).logits[MASK.bool()], expected, NUM_TERMS)
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", IN_TRANSFORMERS)
 def test_an_untied_output_has_its_own_bias(model_type, tmp_path):
     theirs = make_theirs(model_type, tie_word_embeddings=False)
     with torch.no_grad():
@@ -151,7 +156,7 @@ def test_settings_nobody_knows_are_named_and_left_aside(tmp_path):
         MaskedLanguageModel.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", IN_TRANSFORMERS)
 def test_what_transformers_writes_gives_no_warning(model_type, tmp_path, recwarn):
     make_theirs(model_type).save_pretrained(tmp_path)
     MaskedLanguageModel.from_pretrained(tmp_path)

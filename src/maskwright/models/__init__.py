@@ -9,11 +9,12 @@ from maskwright.models.electra import ELECTRA
 from maskwright.models.encoder import FAMILIES
 from maskwright.models.modernbert import ModernBERT
 from maskwright.models.mpnet import MPNet
+from maskwright.models.neobert import NeoBERT
 from maskwright.models.roberta import RoBERTa, XLMRoBERTa
 
 __all__ = ["FAMILIES"]
 
 FAMILIES.update(
     (encoder_class.family.model_type, encoder_class)
-    for encoder_class in (BERT, RoBERTa, XLMRoBERTa, DistilBERT, ALBERT, ELECTRA, MPNet, ModernBERT)
+    for encoder_class in (BERT, RoBERTa, XLMRoBERTa, DistilBERT, ALBERT, ELECTRA, MPNet, ModernBERT, NeoBERT)
 )
