@@ -34,7 +34,7 @@ from maskwright.untrusted import read_yaml
 class RunConfig(Section):
     name: str = Field(default="run", description="The run's folder is OUT/NAME.")
     out: str = Field(default="runs", description="The folder that holds runs.")
-    seed: int = Field(default=0, ge=0, lt=2**63, description="Decides weights, data order, masks and dropout.")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of initial weights, data order, masks and dropout.")
 
     @field_validator("name")
     @classmethod
@@ -49,7 +49,9 @@ class RunConfig(Section):
 class Config(Section):
     """Everything that decides a run."""
 
-    preset: str | None = Field(default=None, description="A recipe: its values are beneath those given here.")
+    preset: str | None = Field(
+        default=None, description="Name of a recipe; the settings given here override its values."
+    )
     run: RunConfig = Field(default_factory=RunConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
@@ -65,7 +67,8 @@ class Config(Section):
     forgetting: ForgettingConfig = Field(default_factory=ForgettingConfig)
     objective: list[PhaseConfig] = Field(
         default_factory=list,
-        description="Phases, such as [{mode: clm, until: 0.25}, {mode: mlm}]; unset: training.mode throughout.",
+        description="Phases with an objective each, such as [{mode: clm, until: 0.25}, {mode: mlm}]; unset:"
+        " training.mode throughout.",
     )
 
     _check_phases = field_validator("objective")(check_phases)

@@ -14,28 +14,30 @@ def adapt(
     model: Annotated[str, typer.Argument(help="The encoder to adapt: a model folder, a run or a hub id.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILES...] [KEY=VALUE ...]", help="More text of --text, and settings of a run."),
+        typer.Argument(metavar="[FILES...] [KEY=VALUE ...]", help="More files for --text, and settings of the run."),
     ] = None,
     text: Annotated[list[str] | None, typer.Option(help="Text of the domain; may be given several times.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run to write; unset: runs/MODEL-adapted.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; unset: runs/MODEL-adapted.")] = None,
     general: Annotated[
         list[str] | None,
-        typer.Option(help="General text to watch forgetting on; unset: the documentation that Python carries."),
+        typer.Option(help="General text to measure forgetting on; unset: Python's own documentation."),
     ] = None,
     max_forgetting: Annotated[
-        float, typer.Option(help="Nats by which the loss on general text may grow before the run ends.")
+        float, typer.Option(help="Stop if the loss on general text rises by more than this many nats.")
     ] = 0.1,
-    new_tokens: Annotated[int, typer.Option(min=0, help="Add at most so many words of the domain.")] = 0,
+    new_tokens: Annotated[
+        int, typer.Option(min=0, help="Add up to this many words of the domain to the vocabulary.")
+    ] = 0,
     head_steps: Annotated[
-        int, typer.Option(min=1, help="Steps to train a prediction head, for an encoder without one.")
+        int, typer.Option(min=1, help="If the encoder has no prediction head: steps to train one.")
     ] = 300,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run of this name.")] = False,
 ) -> None:
     """Adapt a published encoder to your text and export the result.
 
-    Gentle by default: 10% of the tokens masked, little dropout, small steps, two epochs. Held-out text of the domain
-    and general text are measured before and after; a run that forgets too much ends with its last weights within.
-    The same command on an unfinished run resumes it.
+    The defaults are conservative: 10% of the tokens masked, little dropout, a low learning rate, two epochs. The loss
+    on held-out text of the domain and on general text is measured before and after. If the model forgets too much, the
+    run stops and restores the last weights below the limit. The same command on an unfinished run resumes it.
 
     Examples:
 
@@ -75,4 +77,6 @@ def _print_figures(figures: dict[str, Any]) -> None:
         echo(f"{label:>14}  {losses[0]:8.4f}  {losses[1]:8.4f}   {shares[0]:.1%} -> {shares[1]:.1%}")
     echo(f"{'forgetting':>14}  {figures['forgetting']:+8.4f}, at most {figures['max_forgetting']:g}")
     if "stopped_for_forgetting_at" in figures:
-        echo(f"{'':>14}  ended at step {figures['stopped_for_forgetting_at']:,} with the last weights within")
+        echo(
+            f"{'':>14}  stopped at step {figures['stopped_for_forgetting_at']:,} with the last weights below the limit"
+        )

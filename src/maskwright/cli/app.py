@@ -1,4 +1,4 @@
-"""The command line: words to calls, errors to exit codes. Commands import what they need when they run."""
+"""The command line: arguments to calls, errors to exit codes. Commands import what they need when they run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from maskwright.errors import (
 from maskwright.terminal import clean, echo, open_terminal
 from maskwright.version import __version__
 
-_HELP = """Pre-train, adapt, evaluate and run masked-language-model encoders.
+_HELP = """Pre-train, adapt, fine-tune, evaluate, export and run masked-language-model encoders.
 
 Examples:
 
@@ -72,7 +72,7 @@ def _options(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """`--debug` is taken out of the words by `main`, so that it may stand anywhere; here it is for `--help`."""
+    """`main` removes `--debug` from the arguments, so that it may stand anywhere; here it is for `--help`."""
     if version:
         echo(__version__)
         raise typer.Exit
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def _describe_kept(words: list[str]) -> str:
-    """What Ctrl-C leaves of a command that has no sentence of its own; runs say it themselves once they have begun."""
+    """What a command keeps after Ctrl-C; runs print their own message once they have started."""
     if words[:1] == ["prepare"] and words[1:2] != ["wiki"]:
         return "what is prepared so far is kept, and the same command goes on with it"
     if words[:1] == ["eval"] and "glue" in words:
@@ -115,7 +115,7 @@ def _describe_kept(words: list[str]) -> str:
 
 
 def _leave_launch(number: int, frame: FrameType | None) -> NoReturn:
-    """Before a run's own handler is there: torchrun asks all to end when one ends, also while they still import."""
+    """Handles SIGTERM until a run installs its own handler: torchrun ends all processes when one ends."""
     gone = _find_gone_ranks()
     reason = f"rank {', '.join(map(str, gone))} ended before it met the others" if gone else "interrupted"
     sys.stderr.write(f"error: {reason}; the same command begins or resumes the run\n")
@@ -124,7 +124,7 @@ def _leave_launch(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _find_gone_ranks() -> list[int]:
-    """Those of this machine that torchrun started and that run no more; none where Linux does not tell."""
+    """Ranks that torchrun started on this machine and that no longer run; empty if /proc does not tell."""
     first = int(os.environ["RANK"]) - int(os.environ["LOCAL_RANK"])
     running = set()
     for process in Path("/proc").glob("[0-9]*"):
@@ -143,7 +143,7 @@ _show_in_full = warnings.showwarning
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
-    """What concerns the user's input is said once, in its own words; anything else as Python says it."""
+    """Print a warning about the user's input as one line, and any other warning as Python does."""
     if issubclass(category, InputWarning):
         if _is_main_process():
             echo(f"warning: {message}", err=True)
@@ -158,24 +158,24 @@ def _exit_code(error: Exception) -> int:
 
 
 def _speaks(error: Exception) -> bool:
-    """Of the processes that torchrun started the main one speaks, and any whose failure is its own."""
+    """Whether this process prints the error: the main one does, and any process that failed by itself."""
     is_shared = not isinstance(error, RunError) or isinstance(error, RunInterruptedError | FollowerError)
     return _is_main_process() or not is_shared
 
 
 def _is_main_process() -> bool:
-    """Of those that torchrun started; on its own a process is the main one."""
+    """Rank 0 under torchrun; a process on its own is the main one."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def _is_expected(error: Exception) -> bool:
-    """Anything else is a bug of ours and keeps its traceback; an OSError is a disk, a file or a network failing."""
+    """Any other error is a bug of ours and keeps its traceback; an OSError means a failing disk, file or network."""
     is_ours = isinstance(error, InputError | RunError | OSError) or hasattr(error, "format_message")
     return is_ours or describe_no_thread(error) is not None
 
 
 def _describe(error: Exception) -> str:
-    """A usage error of typer's says more than its `str`; it is empty when the help was shown instead."""
+    """The message of an error; typer's usage errors say more than their `str`, and nothing if help was shown."""
     if hasattr(error, "format_message"):
         return str(error.format_message())
     return describe_no_thread(error) or str(error)

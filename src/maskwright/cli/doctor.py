@@ -15,9 +15,10 @@ def doctor(
     config_file: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a run before it is started: model, memory, disk, data, speed, length and settings.
+    """Check a run before you start it: model, memory, disk, data, speed, duration and settings.
 
-    It takes what train takes, does a few real steps, and writes nothing. Exit 2 when there is a problem.
+    It takes the arguments of train, runs a few real steps, and writes nothing to the run folder. The exit code is 2 if
+    there is a problem.
 
     Examples:
 

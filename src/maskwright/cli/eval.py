@@ -18,44 +18,48 @@ def evaluate(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Texts for mlm and pll; .jsonl for minimal-pairs and cloze; files with labels for embeddings; GLUE's"
-            " folder, then KEY=VALUE settings of runs."
+            help="Texts for mlm and pll; .jsonl for minimal-pairs and cloze; labelled files for embeddings; for glue"
+            " the folder of GLUE, then KEY=VALUE settings of the runs."
         ),
     ],
     against: Annotated[
-        str | None, typer.Option(help="Another model, compared on the same items by a paired test.")
+        str | None, typer.Option(help="Another model to compare with, by a paired test on the same items.")
     ] = None,
     word_l2r: Annotated[
-        bool, typer.Option("--word-l2r", help="pll, minimal-pairs: also mask what follows a token in its word.")
+        bool, typer.Option("--word-l2r", help="pll, minimal-pairs: also mask the rest of a token's word.")
     ] = False,
-    max_length: Annotated[int | None, typer.Option(help="mlm: row length; unset: up to 512.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="mlm: sequence length; unset: up to 512.")] = None,
     train: Annotated[
-        str | None, typer.Option(help="embeddings: labelled texts to find neighbors in; unset: leave one out.")
+        str | None, typer.Option(help="embeddings: labelled texts to find neighbors in; unset: leave-one-out.")
     ] = None,
-    neighbors: Annotated[int | None, typer.Option(min=1, help="embeddings: neighbors that vote; unset: 10.")] = None,
+    neighbors: Annotated[
+        int | None, typer.Option(min=1, help="embeddings: number of neighbors (k-NN); unset: 10.")
+    ] = None,
     pooling: Annotated[str | None, typer.Option(help="embeddings: mean or cls; unset: the model's own.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="glue: runs of each task; unset: 3.")] = None,
-    tasks: Annotated[str | None, typer.Option(help="glue: such as CoLA,RTE; unset: all that are there.")] = None,
-    limit: Annotated[int | None, typer.Option(min=2, help="glue: train on so many first examples.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="glue: passes over the examples; unset: 3.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="glue: runs per task, each with its own seed; unset: 3.")
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="glue: tasks, such as CoLA,RTE; unset: all in the folder.")] = None,
+    limit: Annotated[int | None, typer.Option(min=2, help="glue: train on only the first N examples.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="glue: epochs of fine-tuning; unset: 3.")] = None,
     learning_rate: Annotated[
         float | None, typer.Option(help="glue: peak learning rate; unset: suits the encoder.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="glue: the folder of its runs; unset: runs/glue.")] = None,
+    out: Annotated[Path | None, typer.Option(help="glue: folder of the runs; unset: runs/glue.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure a model, with a 95% interval for every figure.
+    """Evaluate a model, with a 95% confidence interval for every figure.
 
     mlm: loss, accuracy and perplexity under fixed masks on 15% of single tokens, the same for every model;
-    a causal model (training.mode=clm) answers every next token.
+    a causal model (training.mode=clm) predicts every next token.
 
-    pll: pseudo-log-likelihood and pseudo-perplexity of texts; of a causal model its log-likelihood.
+    pll: pseudo-log-likelihood and pseudo-perplexity of texts; for a causal model the exact log-likelihood.
 
-    minimal-pairs: how often the acceptable sentence of two is the more probable one, on files like BLiMP's.
+    minimal-pairs: how often the model prefers the acceptable sentence of two, on files like BLiMP's.
 
-    cloze: how often a single-token answer is among the first 1, 5 and 10, on files like LAMA's.
+    cloze: how often a single-token answer is among the top 1, 5 and 10 predictions, on files like LAMA's.
 
-    embeddings: correlation of cosines with the scores of pairs, and classes by nearest neighbors.
+    embeddings: correlation of cosines with the scores of pairs, and k-NN classification accuracy.
 
     glue: fine-tunes on each task with several seeds; finished runs are not repeated.
 

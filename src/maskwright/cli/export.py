@@ -12,21 +12,23 @@ from maskwright.terminal import echo
 
 def export(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
-    to: Annotated[str, typer.Option(help="hf, sentence-transformers or onnx.")] = "hf",
-    out: Annotated[Path | None, typer.Option(help="The folder to write; unset: MODEL-hf and the like.")] = None,
+    to: Annotated[str, typer.Option(help="The format: hf, sentence-transformers or onnx.")] = "hf",
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to write; unset: MODEL-FORMAT, such as runs/mine-hf.")
+    ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="onnx: write a quantized model as well.")] = False,
     text: Annotated[
         list[str] | None,
-        typer.Option(help="Text to compare on, may be given several times; unset: the built-in corpus."),
+        typer.Option(help="Text to compare outputs on; may be given several times; unset: the built-in corpus."),
     ] = None,
-    language: Annotated[str | None, typer.Option(help="For the model card, such as en.")] = None,
-    license: Annotated[str | None, typer.Option(help="For the model card, such as apache-2.0.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
+    language: Annotated[str | None, typer.Option(help="Language for the model card, such as en.")] = None,
+    license: Annotated[str | None, typer.Option(help="Licence for the model card, such as apache-2.0.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
 ) -> None:
-    """Write a model for other people's tools.
+    """Export a model to Hugging Face, sentence-transformers or ONNX.
 
-    The result is read back and its answers are compared with the model's own before it takes its place. What the
-    format cannot hold is refused with the reason.
+    The result is read back and its outputs are compared with the model's before the folder appears. A model that the
+    format cannot represent is rejected with the reason.
 
     Examples:
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from maskwright.runs.finetune.finetune import FinishedTask
 
 _MOST_COLUMNS = 6
-"""Scores side by side in a terminal of 80 columns; more stand below each other."""
+"""Scores that fit side by side in a terminal of 80 columns; more are printed below each other."""
 _Settings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE ...]", help="Settings of a run, such as training.device=cpu."),
+    typer.Argument(metavar="[KEY=VALUE ...]", help="Settings of the run, such as training.device=cpu."),
 ]
 
 
@@ -29,37 +29,41 @@ def finetune(
     train: Annotated[str, typer.Option(help="Labelled examples: .csv, .tsv, .jsonl, hf:NAME; ner: CoNLL; qa: SQuAD.")],
     validation: Annotated[str, typer.Option(help="Held-out labelled examples.")],
     settings: _Settings = None,
-    out: Annotated[Path | None, typer.Option(help="The run to write; unset: runs/MODEL-TASK.")] = None,
-    text_column: Annotated[str | None, typer.Option(help="The column with the text; unset: guessed.")] = None,
-    second_column: Annotated[str | None, typer.Option(help="The column with a pair's second text.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="The column with the label; unset: guessed.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; unset: runs/MODEL-TASK.")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Column of the text; unset: detected.")] = None,
+    second_column: Annotated[str | None, typer.Option(help="Column of the second text of a pair.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Column of the label; unset: detected.")] = None,
     tag_scheme: Annotated[str | None, typer.Option(help="ner: convert tags to io, bio or bioes.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the examples; unset: 3.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs; unset: 3.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate; unset: suits the encoder.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples of a step; unset: 32.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Longest example in tokens; unset: the model's.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Train so many times, and tell mean and spread.")] = 1,
-    freeze_layers: Annotated[int | None, typer.Option(help="Keep embeddings and so many layers as they are.")] = None,
-    layer_decay: Annotated[float | None, typer.Option(help="A layer's learning rate against the next one's.")] = None,
-    class_weights: Annotated[str | None, typer.Option(help="balanced, or a number for each class: 1,2.5.")] = None,
-    label_smoothing: Annotated[float | None, typer.Option(help="Share of the label that all classes get.")] = None,
-    doc_stride: Annotated[int | None, typer.Option(help="qa: tokens that windows share; unset: 128.")] = None,
-    max_answer_length: Annotated[int | None, typer.Option(help="qa: longest answer in tokens; unset: 30.")] = None,
-    max_question_length: Annotated[int | None, typer.Option(help="qa: tokens kept of a question; unset: 64.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples per optimizer step; unset: 32.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Maximum tokens of an example; unset: the model's.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Train with N seeds; report mean and deviation.")] = 1,
+    freeze_layers: Annotated[int | None, typer.Option(help="Freeze the embeddings and the first N layers.")] = None,
+    layer_decay: Annotated[
+        float | None, typer.Option(help="Learning-rate factor from a layer to the one below.")
+    ] = None,
+    class_weights: Annotated[str | None, typer.Option(help="balanced, or a weight for each class: 1,2.5.")] = None,
+    label_smoothing: Annotated[float | None, typer.Option(help="Share of each label spread over all classes.")] = None,
+    doc_stride: Annotated[int | None, typer.Option(help="qa: overlap of windows in tokens; unset: 128.")] = None,
+    max_answer_length: Annotated[int | None, typer.Option(help="qa: maximum tokens of an answer; unset: 30.")] = None,
+    max_question_length: Annotated[
+        int | None, typer.Option(help="qa: maximum tokens of a question; unset: 64.")
+    ] = None,
     loss: Annotated[str | None, typer.Option(help="similarity: contrastive or cosine; unset: contrastive.")] = None,
     pooling: Annotated[str | None, typer.Option(help="similarity: mean or cls; unset: mean.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="similarity: of the contrastive loss; unset: 0.05.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="similarity: contrastive temperature; unset: 0.05.")] = None,
     negative_column: Annotated[
-        str | None, typer.Option(help="similarity: the column with a hard negative of the first text.")
+        str | None, typer.Option(help="similarity: column of a hard negative of the first text.")
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="What --patience and tables go by, such as matthews.")] = None,
-    patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better metric.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Score for --patience and tables, such as matthews.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after N epochs without a better metric.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
 ) -> None:
     """Fine-tune an encoder on labelled texts or pairs of texts.
 
     Columns are found by their usual names, and GLUE's files are read as published. The same command on an unfinished
-    run resumes it. The result in OUT/model is read by transformers as well.
+    run resumes it. transformers also loads the result in OUT/model.
 
     Examples:
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 models_app = typer.Typer(
     name="models",
-    help="""Published models: their figures, their memory, and which to take.
+    help="""Published models: their scores, their memory, and which one to choose.
 
 Examples:
 
@@ -56,7 +56,7 @@ def memory(
     ],
     as_json: _AsJson = False,
 ) -> None:
-    """Show a model's parameters and the memory of its weights in fp32, fp16 and int8.
+    """Show the number of parameters of a model and the memory of its weights in fp32, fp16 and int8.
 
     Examples:
 
@@ -80,28 +80,29 @@ def memory(
 @models_app.command("choose")
 def choose_model(
     language: Annotated[
-        str | None, typer.Option("--language", help="en, multi (several), or a language's code, such as de.")
+        str | None, typer.Option("--language", help="en, multi (several languages), or a language code such as de.")
     ] = None,
-    length: Annotated[int | None, typer.Option("--length", min=1, help="Tokens of the longest text.")] = None,
-    fastest: Annotated[bool, typer.Option("--fastest", help="Speed before accuracy.")] = False,
-    best_accuracy: Annotated[bool, typer.Option("--best-accuracy", help="Accuracy before speed.")] = False,
+    length: Annotated[int | None, typer.Option("--length", min=1, help="Length of the longest text in tokens.")] = None,
+    fastest: Annotated[bool, typer.Option("--fastest", help="Prefer speed to accuracy.")] = False,
+    best_accuracy: Annotated[bool, typer.Option("--best-accuracy", help="Prefer accuracy to speed.")] = False,
     max_parameters: Annotated[
-        str | None, typer.Option("--max-parameters", help="Most parameters, such as 60M or 1.5B.")
+        str | None, typer.Option("--max-parameters", help="Maximum number of parameters, such as 60M or 1.5B.")
     ] = None,
     domain: Annotated[
-        str | None, typer.Option("--domain", help="scientific, biomedical, legal, financial or code.")
+        str | None,
+        typer.Option("--domain", help="Domain of the text: scientific, biomedical, legal, financial or code."),
     ] = None,
     task: Annotated[
         str | None,
         typer.Option(
             "--task",
-            help="classification, multi-label, pairs, regression, ner, qa or similarity: what --best-accuracy goes by,"
-            " and what the command printed is for.",
+            help="classification, multi-label, pairs, regression, ner, qa or similarity: decides which score"
+            " --best-accuracy uses and which command is printed.",
         ),
     ] = None,
     as_json: _AsJson = False,
 ) -> None:
-    """Recommend a model for what you need; without flags, the questions are asked one after another.
+    """Recommend a model for your needs. Without options, ask for them one by one.
 
     Examples:
 
@@ -140,7 +141,7 @@ def _is_at_terminal() -> bool:
 
 
 def _ask_wishes() -> Wishes:
-    """Questions go to stderr, so that --json can be piped."""
+    """Ask on stderr, so that the output of --json can be piped."""
     from maskwright.catalogue.choose import USUAL_CONTEXT, Wishes, parse_parameters
     from maskwright.catalogue.table import GENERAL, read_table
 

@@ -16,33 +16,35 @@ def predict(
     kind: Annotated[
         str,
         typer.Argument(
-            help="fill-mask, embed, similarity, classify, ner, qa or zero-shot; or transformers' name for it."
+            help="fill-mask, embed, similarity, classify, ner, qa or zero-shot, or the name in transformers."
         ),
     ],
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT...|-|SOURCE]", help="Texts; - or nothing: lines of standard input; or a source."),
+        typer.Argument(metavar="[TEXT...|-|SOURCE]", help="Texts; a file, folder or dataset; - or nothing: stdin."),
     ] = None,
     top_k: Annotated[
         int | None,
-        typer.Option(help="fill-mask: candidates for each mask; unset: 5. classify, qa: unset: the best alone."),
+        typer.Option(
+            help="Number of answers; unset: 5 candidates per mask for fill-mask, the best one for classify and qa."
+        ),
     ] = None,
     target: Annotated[
-        list[str] | None, typer.Option(help="fill-mask: rank this word only; may be given several times.")
+        list[str] | None, typer.Option(help="fill-mask: rank only this word; may be given several times.")
     ] = None,
     pooling: Annotated[
-        str | None, typer.Option(help="embed, similarity: mean, cls; embed: none. Unset: the model's own, or mean.")
+        str | None, typer.Option(help="embed, similarity: mean or cls; embed also: none. Unset: the model's, or mean.")
     ] = None,
     normalize: Annotated[
-        bool, typer.Option("--normalize", help="embed: vectors of length 1, also where the model does not say so.")
+        bool, typer.Option("--normalize", help="embed: normalize vectors to length 1, even if the model does not.")
     ] = False,
     aggregation: Annotated[
         str | None,
         typer.Option(
             "--aggregation",
             "--aggregation-strategy",
-            help="ner: a word's class is that of its first, average or max piece; simple, none: of pieces.",
+            help="ner: class of a word from its tokens: first, average or max; simple, none: class per token.",
         ),
     ] = None,
     label: Annotated[
@@ -60,30 +62,36 @@ def predict(
         ),
     ] = None,
     multi_label: Annotated[
-        bool, typer.Option("--multi-label", help="zero-shot: judge each label on its own; several may be right.")
+        bool, typer.Option("--multi-label", help="zero-shot: score each label independently; several may be right.")
     ] = False,
-    question: Annotated[str | None, typer.Option(help="qa: the question about each text.")] = None,
-    max_answer_length: Annotated[int | None, typer.Option(help="qa: longest answer in tokens; unset: 30.")] = None,
-    max_question_length: Annotated[int | None, typer.Option(help="qa: tokens kept of a question; unset: 64.")] = None,
-    doc_stride: Annotated[int | None, typer.Option(help="qa: tokens that windows share; unset: 128.")] = None,
+    question: Annotated[str | None, typer.Option(help="qa: the question to ask about each text.")] = None,
+    max_answer_length: Annotated[int | None, typer.Option(help="qa: maximum tokens of an answer; unset: 30.")] = None,
+    max_question_length: Annotated[
+        int | None, typer.Option(help="qa: maximum tokens of a question; unset: 64.")
+    ] = None,
+    doc_stride: Annotated[int | None, typer.Option(help="qa: overlap of windows in tokens; unset: 128.")] = None,
     handle_impossible_answer: Annotated[
-        bool, typer.Option("--handle-impossible-answer", help="qa: the text may have no answer, which is then empty.")
+        bool, typer.Option("--handle-impossible-answer", help="qa: allow an empty answer if the text has none.")
     ] = False,
-    max_length: Annotated[int | None, typer.Option(help="Tokens of a window over longer texts.")] = None,
-    column: Annotated[str | None, typer.Option(help="Records: the text's, qa: the question's; unset: guessed.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens per window; longer texts are read in several.")] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Column of the text, for qa of the question; unset: text, sentence1 or question.")
+    ] = None,
     second_column: Annotated[
         str | None,
-        typer.Option(help="similarity: the second text's; unset: sentence2. classify: for pairs. qa: the context's."),
+        typer.Option(help="Column of the second text of a pair, for qa of the context; unset: sentence2 or context."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A .jsonl, .parquet or (embed) .npz file; unset: print.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Output file: .jsonl, .parquet or (embed) .npz; unset: print.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; unset: a GPU if there is one.")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help="Tokens read at a time; unset: by the device.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Tokens per batch; unset: chosen for the device.")] = None,
 ) -> None:
-    """Answers of a model to texts, one JSON line to a text or as a file.
+    """Run a model on texts. Prints one line of JSON per text, or writes a file.
 
-    Sources are read as in training: .txt (a text per line), .jsonl, .csv, .tsv, .parquet, plain or compressed, folders,
-    datasets. They may be larger than the memory. Answers come in the order of the texts.
+    Sources are read as in training: .txt (one text per line), .jsonl, .csv, .tsv, .parquet, plain or compressed,
+    folders, datasets. They may be larger than memory. Answers are in the order of the texts.
 
     Examples:
 
@@ -120,7 +128,7 @@ def predict(
 def fill(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
     text: Annotated[str, typer.Argument(help="Text with [MASK] or <mask> where a word is missing.")],
-    top_k: Annotated[int, typer.Option(help="Candidates for each masked place.")] = 5,
+    top_k: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Fill the masked words of a text, with probabilities.
@@ -147,12 +155,12 @@ def fill(
 def generate(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint or a model folder trained with training.mode=clm.")],
     text: Annotated[str, typer.Argument(help="The text to continue.")],
-    max_new_tokens: Annotated[int, typer.Option(help="The most tokens to add.")] = 30,
-    temperature: Annotated[float, typer.Option(help="0 takes the most probable token, 1 draws by probability.")] = 0.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw from this many best tokens only.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = 30,
+    temperature: Annotated[float, typer.Option(help="0: the most probable token; 1: sample by probability.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample only from the k most probable tokens.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
 ) -> None:
-    """Continue a text with a causal model: a look at what it has learnt, not a product.
+    """Continue a text with a causal model, to inspect what it has learned; not meant for production.
 
     Example:
 

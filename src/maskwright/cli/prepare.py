@@ -37,20 +37,24 @@ Examples:
 def prepare_shards(
     settings: Annotated[
         list[str],
-        typer.Argument(metavar="SOURCE... [KEY=VALUE ...]", help="Files, folders, globs; quality.* settings."),
+        typer.Argument(
+            metavar="SOURCE... [KEY=VALUE ...]", help="Files, folders, globs, datasets; quality.* settings."
+        ),
     ],
-    tokenizer: Annotated[str, typer.Option(help="A tokenizer's file or folder, or a run or model that has one.")],
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    tokenizer: Annotated[str, typer.Option(help="A tokenizer file or folder, or a run or model with one.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
     validation_share: Annotated[
-        float, typer.Option(help="Share of documents held out; 1 makes data.validation.")
+        float, typer.Option(help="Share of documents held out; 1: only held-out documents, for data.validation.")
     ] = 0.01,
-    max_length: Annotated[int, typer.Option(help="Row length to count rows for, so that runs start at once.")] = 128,
-    workers: Annotated[int | None, typer.Option(help="Processes; all cores if unset.", min=1)] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is prepared there.")] = False,
+    max_length: Annotated[
+        int, typer.Option(help="Sequence length to compute packing for, so that runs start at once.")
+    ] = 128,
+    workers: Annotated[int | None, typer.Option(help="Worker processes; unset: one per core.", min=1)] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing prepared folder.")] = False,
 ) -> None:
-    """Turn sources and a tokenizer into shards that training maps into memory.
+    """Tokenize sources into memory-mapped shards for training.
 
-    A killed preparation goes on where it was; what is prepared already is not done again.
+    The same command resumes an interrupted preparation; finished parts are not done again.
 
     Examples:
 
@@ -75,13 +79,13 @@ def prepare_shards(
 
 @prepare_app.command("wiki")
 def prepare_wiki(
-    dump: Annotated[Path, typer.Argument(help="A pages-articles dump, .xml or .xml.bz2.")],
+    dump: Annotated[Path, typer.Argument(help="A pages-articles dump: .xml or .xml.bz2.")],
     output: Annotated[Path, typer.Argument(help="The text file to write, one paragraph per line.")],
-    min_length: Annotated[int, typer.Option("--min-length", help="Words that a paragraph must have.")] = 10,
-    max_length: Annotated[int, typer.Option("--max-length", help="Words that a paragraph may have.")] = 1000,
-    workers: Annotated[int | None, typer.Option("--workers", help="Processes; all cores when left out.")] = None,
+    min_length: Annotated[int, typer.Option("--min-length", help="Minimum number of words in a paragraph.")] = 10,
+    max_length: Annotated[int, typer.Option("--max-length", help="Maximum number of words in a paragraph.")] = 1000,
+    workers: Annotated[int | None, typer.Option("--workers", help="Worker processes; unset: one per core.")] = None,
     page_time_limit: Annotated[
-        float, typer.Option("--page-time-limit", help="Seconds after which a page is given up.")
+        float, typer.Option("--page-time-limit", help="Skip a page that takes longer than this many seconds.")
     ] = 5.0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")] = False,
 ) -> None:

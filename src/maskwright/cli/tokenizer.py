@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 
 tokenizer_app = typer.Typer(
-    name="tokenizer", help="Train a tokenizer on your text, or look into one.", no_args_is_help=True
+    name="tokenizer", help="Train a tokenizer on your text, or inspect one.", no_args_is_help=True
 )
 _DEFAULT_MIN_FREQUENCY = 2
 
 
 @tokenizer_app.command("train")
 def train(
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCES...", help="Text to learn from.")],
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCES...", help="Text to train on.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to write the tokenizer to.")],
     type: Annotated[
         str, typer.Option("--type", help="wordpiece, byte_level_bpe, unigram or word_level.")
     ] = "wordpiece",
-    vocab_size: Annotated[int, typer.Option("--vocab-size", help="Most tokens to learn.")] = 30522,
+    vocab_size: Annotated[int, typer.Option("--vocab-size", help="Maximum size of the vocabulary.")] = 30522,
     special_token: Annotated[
-        list[str] | None, typer.Option("--special-token", help="A special token of yours; may be repeated.")
+        list[str] | None, typer.Option("--special-token", help="An additional special token; may be repeated.")
     ] = None,
-    cased: Annotated[bool, typer.Option("--cased", help="Keep capitals (and, for wordpiece, accents).")] = False,
+    cased: Annotated[bool, typer.Option("--cased", help="Keep case (and, for wordpiece, accents).")] = False,
     min_frequency: Annotated[
-        int | None, typer.Option("--min-frequency", min=1, help="Rarer words and pairs are not learnt; unset: 2.")
+        int | None, typer.Option("--min-frequency", min=1, help="Ignore words and pairs that are rarer; unset: 2.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing tokenizer.")] = False,
 ) -> None:
-    """Learn a vocabulary from text.
+    """Train a tokenizer on text.
 
     Examples:
 
@@ -80,10 +80,10 @@ def train(
 @tokenizer_app.command("show")
 def show(
     tokenizer: Annotated[str, typer.Argument(help="A tokenizer's file or folder, a run, a model folder or a hub id.")],
-    text: Annotated[str | None, typer.Argument(help="Text to cut into tokens.")] = None,
+    text: Annotated[str | None, typer.Argument(help="Text to tokenize.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show a tokenizer's kind, size and special tokens, and how it cuts a text.
+    """Show a tokenizer's type, vocabulary size and special tokens, and how it splits a text.
 
     Example:
 
@@ -108,7 +108,7 @@ def _read_texts(sources: list[str]) -> Iterator[str]:
 
 
 def _check_output(out: Path, overwrite: bool) -> None:
-    """Refuse what is there; and even with --overwrite a folder that holds anything but a tokenizer."""
+    """Reject an existing tokenizer without --overwrite, and any folder that holds other files."""
     from maskwright.errors import InputError
     from maskwright.storage import restore_folder
     from maskwright.text.tokenizer.files import FAST_FILE, NAMES_FILE, SETTINGS_FILE
@@ -171,16 +171,18 @@ _MANY_UNKNOWN = 0.05
 def advise(
     tokenizer: Annotated[str, typer.Argument(help="A tokenizer's file or folder, a run, a model folder or a hub id.")],
     sources: Annotated[list[str], typer.Argument(metavar="SOURCES...", help="Text of your domain.")],
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most words to add.")] = 1000,
-    min_count: Annotated[int, typer.Option("--min-count", min=1, help="Rarer words are not added.")] = 20,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Maximum number of words to add.")] = 1000,
+    min_count: Annotated[
+        int, typer.Option("--min-count", min=1, help="Add only words that occur at least this often.")
+    ] = 20,
     out: Annotated[
-        Path | None, typer.Option("--out", help="New folder to write the tokenizer with the words to.")
+        Path | None, typer.Option("--out", help="New folder for the tokenizer with the added words.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show how a tokenizer cuts your text, and what adding the words it cuts worst would change.
+    """Show how a tokenizer splits your text, and what adding the most fragmented words would change.
 
-    Words are chosen from nine tenths of the texts; the figures are of the other tenth.
+    Words are chosen from nine tenths of the texts; the figures are measured on the other tenth.
 
     Example:
 
@@ -201,7 +203,7 @@ def advise(
 
 
 def _count_parameters(name: str, tokenizer: Tokenizer, num_new: int) -> int | None:
-    """What the words cost in the model beside the tokenizer; None without one."""
+    """Parameters that the words add to the model beside the tokenizer; None without a model."""
     from maskwright.models.files.model_folder import CONFIG_FILE, read_config, resolve_folder
     from maskwright.models.resizing import count_added_parameters
 

@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[RECIPE | CONFIG.yaml] [KEY=VALUE ...]", help="A recipe or a file, and overrides."),
+    typer.Argument(
+        metavar="[RECIPE | CONFIG.yaml] [KEY=VALUE ...]", help="A recipe or a YAML file, and settings that override it."
+    ),
 ]
 
 
 ConfigFile = Annotated[
     str | None,
-    typer.Option("--config", metavar="CONFIG.yaml", help="The same as a file or a recipe as the first word."),
+    typer.Option("--config", metavar="CONFIG.yaml", help="A YAML file or a recipe; the same as the first argument."),
 ]
 
 
 def load_settings(words: list[str] | None, config: str | None = None) -> Config:
-    """The configuration that the words name; without words, the built-in quickstart."""
+    """The configuration that the arguments describe; without arguments, the built-in quickstart."""
     from maskwright.config import open_config
     from maskwright.errors import InputError
 
@@ -45,7 +47,7 @@ def train(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run of this name.")] = False,
     shows_recipes: Annotated[bool, typer.Option("--list", help="Show the recipes and exit.")] = False,
 ) -> None:
-    """Pre-train a model; without a recipe or a configuration, the built-in quickstart.
+    """Pre-train a model. Without a recipe or a configuration, run the built-in quickstart.
 
     The same command on an unfinished run resumes it.
 

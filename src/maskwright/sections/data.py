@@ -20,11 +20,11 @@ class TokenizerConfig(Section):
         default=None, description="A tokenizer.json or its folder; unset: train one on data.train."
     )
     type: Literal["wordpiece", "byte_level_bpe", "unigram", "word_level"] = Field(
-        default="wordpiece", description="Kind to train."
+        default="wordpiece", description="Kind of tokenizer to train."
     )
-    vocab_size: int = Field(default=30522, ge=6, description="Most tokens to learn.")
-    lowercase: bool = Field(default=True, description="Fold case (and accents, for wordpiece).")
-    min_frequency: int = Field(default=2, ge=1, description="Rarer words and pairs are not learnt.")
+    vocab_size: int = Field(default=30522, ge=6, description="Largest size of the vocabulary.")
+    lowercase: bool = Field(default=True, description="Lower-case the text (and, for wordpiece, strip accents).")
+    min_frequency: int = Field(default=2, ge=1, description="Words and pairs that are rarer are not learnt.")
 
 
 class SourceConfig(Section):
@@ -36,21 +36,21 @@ class SourceConfig(Section):
     weight: float = Field(
         default=1.0,
         gt=0,
-        description="How often an epoch goes through it: 2 is twice, 0.5 another half of it each time.",
+        description="How often an epoch goes through it: 2 is twice, 0.5 a new random half in each epoch.",
     )
     column: str | None = Field(default=None, description="Column or key that holds the text; unset: text.")
     second_column: str | None = Field(
         default=None, description="Column or key that holds the second text of a pair; unset: single texts."
     )
     documents: Literal["lines", "paragraphs"] = Field(
-        default="lines", description=".txt: a document per line, or between blank lines."
+        default="lines", description=".txt: one document per line, or documents separated by blank lines."
     )
     sentences: bool = Field(
         default=False,
-        description="Read each sentence as a document of its own; what does not end like one is left out.",
+        description="Read each sentence as a document; text that does not end like a sentence is left out.",
     )
     max_bad_share: float = Field(
-        default=0.01, ge=0, le=1, description="Broken records are skipped up to this share of all."
+        default=0.01, ge=0, le=1, description="Skip broken records up to this share of all; more are an error."
     )
 
     @property
@@ -76,10 +76,14 @@ class DataConfig(Section):
         default=None, description="Held-out texts or prepared folder; unset: a share of the training documents."
     )
     validation_share: float = Field(
-        default=0.05, gt=0, lt=1, description="Share of texts held out when no validation is given."
+        default=0.05, gt=0, lt=1, description="Share of texts held out if data.validation is unset."
     )
-    max_length: int = Field(default=128, ge=3, description="Row length in tokens; longer documents are split.")
-    packing_window: int = Field(default=10_000, ge=1, description="Shuffled samples packed into rows together.")
+    max_length: int = Field(
+        default=128, ge=3, description="Sequence length: tokens per row; longer documents are split."
+    )
+    packing_window: int = Field(
+        default=10_000, ge=1, description="Number of shuffled samples that are packed into rows together."
+    )
 
     @field_validator("train", "validation", mode="before")
     @classmethod
@@ -96,25 +100,32 @@ SourceLike = str | Path | Mapping[str, Any] | SourceConfig
 class QualityConfig(Section):
     """Which documents are kept, and how their text is cleaned; every step is off unless it is set."""
 
-    unicode: Literal["nfc", "nfkc"] | None = Field(default=None, description="Unicode normal form to bring texts into.")
-    remove_control: bool = Field(default=False, description="Remove control characters other than tabs and line ends.")
-    min_chars: int | None = Field(default=None, ge=1, description="Drop shorter documents.")
-    max_chars: int | None = Field(default=None, ge=1, description="Drop longer documents.")
+    unicode: Literal["nfc", "nfkc"] | None = Field(
+        default=None, description="Unicode normalization form for texts; unset: none."
+    )
+    remove_control: bool = Field(default=False, description="Remove control characters except tabs and line ends.")
+    min_chars: int | None = Field(default=None, ge=1, description="Drop documents with fewer characters.")
+    max_chars: int | None = Field(default=None, ge=1, description="Drop documents with more characters.")
     min_words: int | None = Field(
-        default=None, ge=1, description="Drop documents of fewer words, as blanks separate them."
+        default=None, ge=1, description="Drop documents with fewer words (separated by white space)."
     )
-    max_words: int | None = Field(default=None, ge=1, description="Drop documents of more words.")
+    max_words: int | None = Field(default=None, ge=1, description="Drop documents with more words.")
     min_letter_share: float | None = Field(
-        default=None, ge=0, le=1, description="Least share of letters, blanks not counted."
+        default=None, ge=0, le=1, description="Drop documents with a smaller share of letters, white space not counted."
     )
-    max_symbol_share: float | None = Field(default=None, ge=0, le=1, description="Largest share of digits and symbols.")
+    max_symbol_share: float | None = Field(
+        default=None, ge=0, le=1, description="Drop documents with a larger share of digits and symbols."
+    )
     max_repeat_share: float | None = Field(
-        default=None, ge=0, le=1, description="Largest share of one and the same character."
+        default=None, ge=0, le=1, description="Drop documents in which one character has a larger share."
     )
-    drop_duplicates: bool = Field(default=False, description="Keep the first of equal documents.")
-    drop_near_duplicates: bool = Field(default=False, description="Keep the first of documents that are nearly equal.")
+    drop_duplicates: bool = Field(default=False, description="Keep only the first of equal documents.")
+    drop_near_duplicates: bool = Field(default=False, description="Keep only the first of nearly equal documents.")
     near_duplicate_similarity: float = Field(
-        default=0.8, gt=0, le=1, description="Nearly equal: from this Jaccard similarity of 5-word runs on."
+        default=0.8,
+        gt=0,
+        le=1,
+        description="Jaccard similarity of 5-word shingles from which documents are nearly equal.",
     )
 
     @model_validator(mode="after")
@@ -130,9 +141,11 @@ class AugmentationConfig(Section):
     """Random word dropout, on text before it is tokenized."""
 
     probability: float = Field(
-        default=0.0, ge=0, le=1, description="Share of texts that lose words; 0: no augmentation."
+        default=0.0, ge=0, le=1, description="Share of texts from which words are dropped; 0: no augmentation."
     )
-    word_dropout: float = Field(default=0.1, ge=0, lt=1, description="Share of words that such a text loses.")
+    word_dropout: float = Field(
+        default=0.1, ge=0, lt=1, description="Share of the words that are dropped from such a text."
+    )
 
 
 def build_sources(sources: SourceLike | Sequence[SourceLike]) -> list[SourceConfig]:

@@ -19,15 +19,16 @@ class ModelChoice(Section):
     from_: str | None = Field(
         default=None,
         alias="from",
-        description="Continue from this run, model folder or hub id; its shape counts, rotary positions aside.",
+        description="Continue from this run, checkpoint, model folder or hub id; the model keeps its shape, except"
+        " rotary positions.",
     )
     rope_ramp_share: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="With from: share of the run in which rotary bases grow to those set; 0: at once.",
+        description="With model.from: share of the run in which rotary bases grow to the values set; 0: at once.",
     )
-    freeze_encoder: bool = Field(default=False, description="With from: train the prediction head alone.")
+    freeze_encoder: bool = Field(default=False, description="With model.from: train only the prediction head.")
 
 
 class ModelConfig(ModelChoice):
@@ -35,9 +36,9 @@ class ModelConfig(ModelChoice):
 
     hidden_size: int | None = Field(default=None, ge=1, description="Width of the hidden states.")
     num_hidden_layers: int | None = Field(default=None, ge=1, description="Number of layers.")
-    num_attention_heads: int | None = Field(default=None, ge=1, description="Attention heads; must divide the width.")
+    num_attention_heads: int | None = Field(default=None, ge=1, description="Attention heads; must divide hidden_size.")
     intermediate_size: int | None = Field(
-        default=None, ge=1, description="Feed-forward width; grows with the width if unset."
+        default=None, ge=1, description="Width of the feed-forward layers; unset: scales with hidden_size."
     )
     hidden_act: str | None = Field(default=None, description="Feed-forward activation.")
     hidden_dropout_prob: float | None = Field(default=None, ge=0, lt=1, description="Dropout on hidden states.")
@@ -45,27 +46,36 @@ class ModelConfig(ModelChoice):
         default=None, ge=0, lt=1, description="Dropout on attention weights."
     )
     max_position_embeddings: int | None = Field(
-        default=None, ge=1, description="Longest input; data.max_length if unset."
+        default=None, ge=1, description="Longest input in tokens; unset: data.max_length."
     )
     initializer_range: float | None = Field(default=None, gt=0, description="Standard deviation of initial weights.")
-    layer_norm_eps: float | None = Field(default=None, gt=0, description="Added to the variance in norms.")
+    layer_norm_eps: float | None = Field(default=None, gt=0, description="Epsilon of the norms.")
     residual_init: Literal["normal", "zero"] | None = Field(
-        default=None, description="zero: branches start as nothing."
+        default=None,
+        description="Initial weights at the end of residual branches; zero: each branch starts with output 0.",
     )
     normalization_type: Literal["layer_norm", "rms_norm"] | None = Field(
-        default=None, description="bert: kind of norm."
+        default=None, description="bert: kind of normalization layer."
     )
     use_stochastic_depth: bool | None = Field(
-        default=None, description="bert: skip residual branches at random in training."
+        default=None, description="bert: skip residual branches at random during training."
     )
     stochastic_depth_rate: float | None = Field(
-        default=None, ge=0, lt=1, description="bert: skip rate of the last layer."
+        default=None, ge=0, lt=1, description="bert: probability of skipping in the last layer."
     )
     norm_bias: bool | None = Field(default=None, description="modernbert: biases in norms and head.")
-    local_attention: int | None = Field(default=None, ge=2, description="modernbert: tokens a local layer sees.")
-    global_attn_every_n_layers: int | None = Field(default=None, ge=1, description="modernbert: the others are local.")
-    global_rope_theta: float | None = Field(default=None, gt=0, description="modernbert: rotary base of global layers.")
-    local_rope_theta: float | None = Field(default=None, gt=0, description="modernbert: rotary base of local layers.")
+    local_attention: int | None = Field(
+        default=None, ge=2, description="modernbert: attention window of local layers in tokens."
+    )
+    global_attn_every_n_layers: int | None = Field(
+        default=None, ge=1, description="modernbert: every n-th layer has global attention, the others local."
+    )
+    global_rope_theta: float | None = Field(
+        default=None, gt=0, description="modernbert: rotary base (theta) of global layers."
+    )
+    local_rope_theta: float | None = Field(
+        default=None, gt=0, description="modernbert: rotary base (theta) of local layers."
+    )
 
     def shape_overrides(self) -> dict[str, Any]:
         """The encoder's settings that were set."""

@@ -13,22 +13,34 @@ from maskwright.sections.data import SourceConfig, build_sources
 
 class MaskingConfig(Section):
     strategy: Literal["token", "whole_word", "span"] = Field(
-        default="token", description="What is masked as a unit: a token, a word or a run of words."
+        default="token", description="The unit of masking: a token, a word or a span of words."
     )
     selection: Literal["exact", "bernoulli"] = Field(
-        default="exact", description="A fixed share per sample, or a coin per unit."
+        default="exact", description="An exact share of each sample, or an independent draw for each unit."
     )
     ratio: float = Field(default=0.15, gt=0, le=1, description="Share of tokens to mask, at the start of the run.")
-    final_ratio: float | None = Field(default=None, gt=0, le=1, description="The share at the end; unset: the same.")
+    final_ratio: float | None = Field(
+        default=None, gt=0, le=1, description="Share of tokens to mask at the end of the run; unset: ratio throughout."
+    )
     ratio_schedule: Literal["constant", "linear", "cosine", "step"] = Field(
-        default="linear", description="The way from ratio to final_ratio."
+        default="linear", description="How the share changes from ratio to final_ratio."
     )
-    random_token_ratio: float = Field(default=0.1, ge=0, le=1, description="Of the masked: replaced by a random token.")
-    unchanged_ratio: float = Field(default=0.1, ge=0, le=1, description="Of the masked: left as they are.")
+    random_token_ratio: float = Field(
+        default=0.1, ge=0, le=1, description="Share of the selected tokens replaced by a random token."
+    )
+    unchanged_ratio: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="Share of the selected tokens left unchanged; the rest becomes the mask token.",
+    )
     span_p: float = Field(
-        default=0.2, gt=0, le=1, description="span: chance that a span ends after a word; the larger, the shorter."
+        default=0.2,
+        gt=0,
+        le=1,
+        description="span: probability that a span ends after a word; larger values give shorter spans.",
     )
-    span_max_words: int = Field(default=10, ge=1, description="span: the most words of a span.")
+    span_max_words: int = Field(default=10, ge=1, description="span: maximum number of words in a span.")
 
     @property
     def needs_words(self) -> bool:
@@ -50,9 +62,11 @@ class PhaseConfig(Section):
         default=None,
         gt=0,
         le=1,
-        description="The progress at which it ends; the last phase ends at 1, or leaves it unset.",
+        description="Share of the run at which the phase ends; the last phase ends at 1, or leaves it unset.",
     )
-    causal_share: float = Field(default=0.5, ge=0, le=1, description="hybrid: share of samples that are continued.")
+    causal_share: float = Field(
+        default=0.5, ge=0, le=1, description="hybrid: share of samples trained by next-token prediction."
+    )
 
     def find_share(self) -> float:
         """The share of samples that are continued, the others have masked tokens filled."""
@@ -63,36 +77,37 @@ class ReplacedTokensConfig(Section):
     """training.mode=rtd: a small generator fills masked tokens, the model finds out which (Clark et al. 2020)."""
 
     generator_size: float = Field(
-        default=0.25, gt=0, le=1, description="Width of the generator, as a share of the model's."
+        default=0.25, gt=0, le=1, description="Width of the generator as a share of the model's width."
     )
-    discriminator_weight: float = Field(
-        default=50.0, gt=0, description="Weight of finding replaced tokens in the loss."
-    )
-    temperature: float = Field(default=1.0, gt=0, description="Of the generator's choice of tokens.")
+    discriminator_weight: float = Field(default=50.0, gt=0, description="Weight of the replaced-token detection loss.")
+    temperature: float = Field(default=1.0, gt=0, description="Temperature at which the generator samples tokens.")
 
 
 class PairsConfig(Section):
     """An auxiliary loss on pairs of segments, as BERT and ALBERT have it."""
 
     task: Literal["nsp", "sop"] | None = Field(
-        default=None, description="Does b follow a (nsp), are a and b in order (sop); unset: no pairs."
+        default=None, description="Next-sentence prediction (nsp) or sentence-order prediction (sop); unset: no pairs."
     )
-    weight: float = Field(default=1.0, gt=0, description="Of the auxiliary loss.")
+    weight: float = Field(default=1.0, gt=0, description="Weight of the auxiliary loss.")
 
 
 class ForgettingConfig(Section):
     """A watch on what the model knew before: its loss on general text, before, during and after the run."""
 
     general: str | list[SourceConfig] | None = Field(
-        default=None, description="Text of the kind the model knows, such as builtin:python; unset: no watch."
+        default=None,
+        description="General text of the kind the model was trained on, such as builtin:python; unset: forgetting is"
+        " not measured.",
     )
     max_increase: float = Field(
         default=0.1,
         gt=0,
-        description="Nats by which that loss may grow; beyond, the run ends with its last weights within.",
+        description="Nats by which the loss on general text may rise; above that, the run stops and restores the last"
+        " weights below the limit.",
     )
     max_tokens: int = Field(
-        default=30_000, ge=100, description="About as many tokens of the general text are asked about."
+        default=30_000, ge=100, description="Approximate number of tokens of the general text to evaluate on."
     )
 
     @field_validator("general", mode="before")
