@@ -148,8 +148,8 @@ def _read_labelled(path: Path) -> None:
 def _read_task_file(task: str) -> Callable[[Path], None]:
     def read(path: Path) -> None:
         from maskwright.tasks.config import build_task_config
-        from maskwright.tasks.ner.tagged_sentences import read_tagged_file
-        from maskwright.tasks.qa.questions import read_questions
+        from maskwright.tasks.ner.examples import read_tagged_file
+        from maskwright.tasks.qa.examples import read_questions
         from maskwright.tasks.similarity.examples import read_similarity
 
         readers: dict[str, Callable[..., Any]] = {

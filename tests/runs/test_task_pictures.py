@@ -16,11 +16,10 @@ from maskwright.runs.pictures.class_bars import choose_worst, draw_class_bars
 from maskwright.runs.pictures.confusion import choose_confused, count_confusions, draw_confusion
 from maskwright.runs.pictures.style import Picture, shorten
 from maskwright.runs.task_pictures import build_pictures_html, draw_task_pictures
-from maskwright.tasks.sequence.calibration import NUM_BINS, calibrate
-from maskwright.tasks.sequence.classification import Classification
+from maskwright.tasks.sequence.classification import NUM_BINS, Classification, calibrate
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
-from maskwright.tasks.similarity.contrastive import ContrastiveSimilarity
+from maskwright.tasks.similarity.text_similarity import ContrastiveSimilarity
 from maskwright.text.tokenizer import Tokenizer
 
 PNG = b"\x89PNG"

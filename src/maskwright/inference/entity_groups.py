@@ -14,7 +14,7 @@ from maskwright.errors import InputError
 from maskwright.inference.token_pieces import TextPieces
 from maskwright.inference.windows import Floats
 from maskwright.suggestions import suggest
-from maskwright.tasks.ner.tagging import goes_on, read_classes_as_tags
+from maskwright.tasks.ner.tags import goes_on, read_classes_as_tags
 
 Aggregation = Literal["first", "average", "max", "simple", "none"]
 AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)

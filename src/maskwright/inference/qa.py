@@ -21,10 +21,24 @@ from maskwright.inference.texts import choose_max_length, encode_texts
 from maskwright.tasks.features import find_tokens_between
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.ner.token_head import TokenHead
-from maskwright.tasks.qa.contexts import EncodedContext, encode_contexts
-from maskwright.tasks.qa.span_answers import Found, FoundSpan, SpanAnswer, count_kept_spans, rank_answers
-from maskwright.tasks.qa.spans import OUTSIDE, find_best_spans
-from maskwright.tasks.qa.windows import MAX_ANSWER_LENGTH, MAX_QUESTION_LENGTH, NO_ANSWER, Window, WindowRule
+from maskwright.tasks.qa.answers import (
+    OUTSIDE,
+    Found,
+    FoundSpan,
+    SpanAnswer,
+    count_kept_spans,
+    find_best_spans,
+    rank_answers,
+)
+from maskwright.tasks.qa.features import (
+    MAX_ANSWER_LENGTH,
+    MAX_QUESTION_LENGTH,
+    NO_ANSWER,
+    EncodedContext,
+    Window,
+    WindowRule,
+    encode_contexts,
+)
 from maskwright.text.tokenizer import Tokenizer
 from maskwright.training.modes import evaluation_mode
 

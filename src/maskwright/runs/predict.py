@@ -23,8 +23,8 @@ from maskwright.runs.predict_questions import find_questions
 from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.suggestions import checks_arguments
 from maskwright.tasks.examples import read_text
-from maskwright.tasks.qa.questions import CONTEXT_COLUMN, QUESTION_COLUMN
-from maskwright.tasks.qa.records import read_text as read_exact
+from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN
+from maskwright.tasks.qa.examples import read_text as read_exact
 from maskwright.tasks.tables import MEMORY, Table, as_table
 from maskwright.terminal import CleanConsole
 from maskwright.text.corpus import ReadingReport, text_lines

@@ -13,11 +13,9 @@ from maskwright.runs.pictures.confusion import count_confusions, draw_confusion
 from maskwright.runs.pictures.reliability import draw_reliability
 from maskwright.runs.pictures.scatter import draw_scatter
 from maskwright.runs.pictures.style import Picture
-from maskwright.tasks.sequence.calibration import calibrate
-from maskwright.tasks.sequence.classification import Classification
+from maskwright.tasks.sequence.classification import Classification, calibrate
 from maskwright.tasks.sequence.regression import Regression
-from maskwright.tasks.similarity.contrastive import ContrastiveSimilarity
-from maskwright.tasks.similarity.cosine import CosineSimilarity
+from maskwright.tasks.similarity.text_similarity import ContrastiveSimilarity, CosineSimilarity
 from maskwright.tasks.task import Scores, Task
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from maskwright.runs.pictures.style import BLUE, GREY, ORANGE, Picture, render
-from maskwright.tasks.sequence.calibration import NUM_BINS, Calibration
+from maskwright.tasks.sequence.classification import NUM_BINS, Calibration
 
 
 def draw_reliability(calibration: Calibration) -> Picture:
