@@ -268,7 +268,7 @@ def _sentence_file(name: str) -> Callable[[Samples, Path], Path]:
 
 
 def _read_sentence_folder(path: Path) -> None:
-    from maskwright.inference.sentence_folder import read_sentence_settings
+    from maskwright.inference.loading import read_sentence_settings
 
     read_sentence_settings(path.parent if path.name == "modules.json" else path.parent.parent)
 

@@ -15,7 +15,7 @@ from tiny_models import SCORE_ERROR
 from maskwright.batch import from_padded
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
-from maskwright.inference.windows import find_windows
+from maskwright.inference.texts import find_windows
 from maskwright.tasks.model import TaskModel
 from maskwright.text.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.training import train_tokenizer

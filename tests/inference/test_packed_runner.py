@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError, InputWarning, RunError
 from maskwright.inference import runner
-from maskwright.inference.layout import RowShape, lay_out
-from maskwright.inference.runner import run_packed
-from maskwright.inference.samples import EncodedBatch, Sample
+from maskwright.inference.runner import EncodedBatch, RowShape, Sample, lay_out, run_packed
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
 from tolerances import assert_rounded, count_terms

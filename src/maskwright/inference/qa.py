@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from maskwright.errors import InputError, InputWarning, check_count
-from maskwright.inference.kind import Kind, Name, Prepared
-from maskwright.inference.samples import EncodedBatch, Sample
+from maskwright.inference.runner import EncodedBatch, Kind, Name, Prepared, Sample
 from maskwright.inference.texts import choose_max_length, encode_texts
 from maskwright.tasks.features import find_tokens_between
 from maskwright.tasks.model import TaskModel

@@ -1,34 +1,170 @@
 """One way to run an encoder over any number of samples: sorted by length, packed into rows, answered in input order.
 
-T tokens of a batch, D width.
+A kind of prediction says what its samples are and what it needs of their hidden states. N samples, T tokens of a batch,
+D width.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import chain
+from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import PADDING_DOCUMENT, PackedBatch
+from maskwright.data.packing import pack_rows
 from maskwright.errors import InputWarning, RunError, check_count
-from maskwright.inference.layout import RowShape, lay_out
-from maskwright.inference.samples import EncodedBatch, Sample
 from maskwright.models.encoding import encode
 from maskwright.training.micro_batches import is_out_of_memory, release_memory
 from maskwright.training.modes import evaluation_mode
 
+SampleT = TypeVar("SampleT", bound="Sample")
+SampleT_co = TypeVar("SampleT_co", bound="Sample", covariant=True)
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Name = Callable[[int], str]
+"""How an error calls the item of a number."""
 FindCausal = Callable[[PackedBatch], Tensor | None]
-SampleT = TypeVar("SampleT", bound=Sample)
 Reduced = TypeVar("Reduced")
-
 WINDOW_SAMPLES = 10_000
 WINDOW_TOKENS = 1 << 18
 """Samples sorted together, whose results wait for each other: this bounds the memory, however long the input."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Token ids that the encoder reads as one document, special tokens included."""
+
+    ids: Sequence[int]
+    token_type_ids: Sequence[int] | None = None
+    """Of pairs of texts; None: all tokens are of the first segment."""
+
+
+@dataclass(frozen=True)
+class EncodedBatch(Generic[SampleT_co]):
+    """Hidden states of some samples, one sample after another. N samples, T tokens, D width."""
+
+    samples: Sequence[SampleT_co]
+    hidden: Tensor
+    """(T, D)"""
+    lengths: Tensor
+    """(N,) tokens of each sample."""
+
+    @property
+    def starts(self) -> Tensor:
+        """(N,) where each sample begins in `hidden`."""
+        return self.lengths.cumsum(0) - self.lengths
+
+    def split(self) -> list[Tensor]:
+        """The hidden states of each sample."""
+        return list(torch.split(self.hidden, self.lengths.tolist()))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An input as samples: one, or the windows of what is longer than the model."""
+
+    samples: Sequence[Sample]
+
+
+class Kind(ABC, Generic[Item, Answer]):
+    """From inputs to samples, and from their hidden states to answers."""
+
+    encoder: nn.Module
+    pad_token_id: int
+    item_name: ClassVar[str] = "text"
+    """What errors call an input."""
+    input_names: ClassVar[tuple[str, ...]] = ()
+    """By which a call may give the parts of an input, where it has parts."""
+    may_pair: ClassVar[bool] = False
+    """Whether an input may be a pair of texts as well as one."""
+
+    @property
+    def module(self) -> nn.Module:
+        """All that computes: the encoder, and the head of a kind that has one."""
+        return self.encoder
+
+    @property
+    def example(self) -> dict[str, Any] | None:
+        """A record with everything in it, of a kind whose answers may be empty: what the columns of a file are."""
+        return None
+
+    @abstractmethod
+    def prepare(self, items: Sequence[Item], name: Name) -> Sequence[Prepared]:
+        """The samples of some inputs; `name` says how an error calls the input at a place of `items`."""
+
+    @abstractmethod
+    def reduce(self, batch: EncodedBatch[Any]) -> Sequence[Any]:
+        """What is needed of each sample's hidden states, off the device; hidden states are not kept."""
+
+    @abstractmethod
+    def answer(self, prepared: Any, reduced: Sequence[Any]) -> Answer:
+        """The answer to an input, from what `reduce` gave to each of its samples."""
+
+    @abstractmethod
+    def record(self, item: Item, answer: Answer) -> dict[str, Any]:
+        """An input and its answer as one line of a file: the same shape for every input."""
+
+    @abstractmethod
+    def as_items(self, inputs: Any) -> tuple[list[Item], bool]:
+        """What a caller gave as a list, and whether it was a single input; anything else is an `InputError`."""
+
+    def find_causal(self, batch: PackedBatch) -> Tensor | None:
+        """(B, S) true for tokens that see only what comes before them; None when all see both sides."""
+        return None
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """How long rows are: as the longest sample, or several times that so that very short ones share rows."""
+
+    least: int
+    multiple: int
+
+    def choose(self, longest: int) -> int:
+        """Samples come sorted, so those of a batch are nearly equal and fill a multiple of the longest well."""
+        length = longest * max(1, self.least // longest)
+        return math.ceil(length / self.multiple) * self.multiple
+
+
+def lay_out(samples: Sequence[Sample], shape: RowShape, pad_token_id: int) -> tuple[PackedBatch, Tensor]:
+    """A batch of all samples, and the flat place (T,) of each of their tokens in it, sample after sample."""
+    lengths = np.array([len(sample.ids) for sample in samples])
+    row_length = shape.choose(int(lengths.max()))
+    rows = pack_rows(lengths.tolist(), row_length)
+    starts, documents = np.empty((2, len(samples)), dtype=np.int64)
+    for number, row in enumerate(rows):
+        ends = np.cumsum(lengths[row])
+        starts[row] = number * row_length + ends - lengths[row]
+        documents[row] = np.arange(1, len(row) + 1)
+    positions = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    places = np.repeat(starts, lengths) + positions
+
+    def spread(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]], empty: int) -> Tensor:
+        flat = np.full(len(rows) * row_length, empty, dtype=np.int64)
+        flat[places] = values
+        return torch.from_numpy(flat.reshape(len(rows), row_length))
+
+    def join(parts: Sequence[Sequence[int]]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        return np.fromiter(chain.from_iterable(parts), dtype=np.int64, count=len(places))
+
+    has_segments = any(sample.token_type_ids is not None for sample in samples)
+    segments = [sample.token_type_ids or [0] * len(sample.ids) for sample in samples] if has_segments else None
+    batch = PackedBatch(
+        input_ids=spread(join([sample.ids for sample in samples]), pad_token_id),
+        document_ids=spread(np.repeat(documents, lengths), PADDING_DOCUMENT),
+        positions=spread(positions, 0),
+        sample_ids=spread(np.repeat(np.arange(len(samples)), lengths), 0),
+        token_type_ids=None if segments is None else spread(join(segments), 0),
+    )
+    return batch, torch.from_numpy(places)
 
 
 @dataclass(frozen=True)

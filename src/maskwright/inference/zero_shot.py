@@ -13,13 +13,9 @@ from typing import Any
 import numpy as np
 
 from maskwright.errors import InputError
-from maskwright.inference.classification import compute_softmax
-from maskwright.inference.kind import Kind, Name, Prepared
-from maskwright.inference.samples import EncodedBatch, Sample
-from maskwright.inference.sequence_logits import SequenceLogits, average_logits
-from maskwright.inference.text_samples import SampleCutter
-from maskwright.inference.texts import as_texts
-from maskwright.inference.windows import Floats
+from maskwright.inference.classify import SequenceLogits, average_logits, compute_softmax
+from maskwright.inference.runner import EncodedBatch, Kind, Name, Prepared, Sample
+from maskwright.inference.texts import Floats, SampleCutter, as_texts
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.text.tokenizer import Tokenizer

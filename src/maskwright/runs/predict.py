@@ -13,9 +13,8 @@ from typing import Any
 from rich.console import Console
 
 from maskwright.errors import InputError, InputWarning
-from maskwright.inference.outputs import check_output, open_writer
+from maskwright.inference.outputs import check_output, open_writer, show_progress
 from maskwright.inference.pipeline import Pipeline, pipeline, resolve_kind
-from maskwright.inference.progress import show_progress
 from maskwright.inference.qa import QUESTION_ITEM
 from maskwright.ownership import owning
 from maskwright.runs.given import GivenModel

@@ -9,18 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from maskwright.errors import InputError
-from maskwright.inference.kind import Kind, Name, Prepared
-from maskwright.inference.samples import EncodedBatch, Sample
-from maskwright.inference.sequence_logits import SequenceLogits, average_logits
-from maskwright.inference.text_samples import SampleCutter, TextOrPair
-from maskwright.inference.windows import Floats
+from maskwright.inference.runner import EncodedBatch, Kind, Name, Prepared, Sample
+from maskwright.inference.texts import Floats, SampleCutter, TextOrPair, average_windows
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
+from maskwright.tasks.task_head import SequenceHead
 from maskwright.text.tokenizer import Tokenizer
+from maskwright.training.modes import evaluation_mode
 
 CLASSIFYING_TASKS = (Classification, MultiLabel, Regression)
 ClassScore = dict[str, Any]
@@ -105,3 +106,33 @@ def _as_item(given: Any) -> TextOrPair:
     if isinstance(texts, tuple | list) and len(texts) == _PAIR_SIZE and all(isinstance(one, str) for one in texts):
         return texts[0], texts[1]
     raise InputError(f"an input is {given!r:.80}; expected a text or a pair of texts")
+
+
+class SequenceLogits:
+    """Runs the head on a batch of samples, and puts the windows of a text together."""
+
+    def __init__(self, model: TaskModel) -> None:
+        if not isinstance(model.task_head, SequenceHead):
+            raise InputError(
+                f"the model's head is a {type(model.task_head).__name__}, which has no answer for a whole text; choose"
+                " a model that was fine-tuned for classification or regression"
+            )
+        self._model = model
+        self._head = model.task_head
+
+    def reduce(self, batch: EncodedBatch[Sample]) -> list[Floats]:
+        """(C,) of each sample."""
+        with evaluation_mode(self._model):
+            pooled = self._pool(batch).to(self._head.output.weight.dtype)
+            return list(self._head.transform(pooled).float().cpu().numpy())
+
+    def _pool(self, batch: EncodedBatch[Sample]) -> Tensor:
+        """(N, D)"""
+        if self._head.pooling == "cls":
+            return batch.hidden[batch.starts]
+        return torch.segment_reduce(batch.hidden.float(), "mean", lengths=batch.lengths, axis=0)
+
+
+def average_logits(samples: Sequence[Sample], logits: Sequence[Floats]) -> Floats:
+    """The mean over the windows of a text, each weighted by its number of tokens."""
+    return average_windows(logits, [len(sample.ids) for sample in samples])
