@@ -9,26 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from maskwright.errors import InputError
-from maskwright.inference.runner import EncodedBatch, Kind, Name, Prepared, Sample
+from maskwright.inference.runner import EncodedBatch, Name, Prepared, Sample, TaskKind
 from maskwright.inference.texts import Floats, SampleCutter, TextOrPair, average_windows
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
-from maskwright.tasks.task_head import SequenceHead
 from maskwright.text.tokenizer import Tokenizer
-from maskwright.training.modes import evaluation_mode
 
 CLASSIFYING_TASKS = (Classification, MultiLabel, Regression)
 ClassScore = dict[str, Any]
 _PAIR_SIZE = 2
 
 
-class Classify(Kind[TextOrPair, ClassScore | list[ClassScore]]):
+class Classify(TaskKind[TextOrPair, ClassScore | list[ClassScore]]):
     """`{"label", "score"}` of the best class, or with `top_k` a list of such, the best first; None: of all classes.
 
     Scores are probabilities: over all classes, or of a multi-label model for each class alone; a measure is given as it
@@ -47,23 +43,18 @@ class Classify(Kind[TextOrPair, ClassScore | list[ClassScore]]):
     ) -> None:
         if top_k not in ("best", None) and (not isinstance(top_k, int) or top_k < 1):
             raise InputError(f"top_k is {top_k!r}; it must be at least 1, or None for all classes")
-        self.model = model
-        self.encoder = model.encoder
-        self.pad_token_id = tokenizer.pad_token_id
+        refuse_token_head(model)
+        super().__init__(model, tokenizer)
         self.top_k = top_k
         self._cutter = SampleCutter(tokenizer, model.encoder, max_length)
-        self._logits = SequenceLogits(model)
         self._labels = [str(name) for name in model.task.describe()["id2label"].values()]
-
-    @property
-    def module(self) -> TaskModel:
-        return self.model
 
     def prepare(self, items: Sequence[TextOrPair], name: Name) -> list[Prepared]:
         return [Prepared(samples) for samples in self._cutter.cut(items, name)]
 
-    def reduce(self, batch: EncodedBatch[Sample]) -> Sequence[Floats]:
-        return self._logits.reduce(batch)
+    def reduce(self, batch: EncodedBatch[Sample]) -> list[Floats]:
+        """(C,) of each sample."""
+        return list(self.compute_logits(batch).cpu().numpy())
 
     def answer(self, prepared: Prepared, reduced: Sequence[Floats]) -> ClassScore | list[ClassScore]:
         scores = self._score(average_logits(prepared.samples, reduced))
@@ -108,29 +99,12 @@ def _as_item(given: Any) -> TextOrPair:
     raise InputError(f"an input is {given!r:.80}; expected a text or a pair of texts")
 
 
-class SequenceLogits:
-    """Runs the head on a batch of samples, and puts the windows of a text together."""
-
-    def __init__(self, model: TaskModel) -> None:
-        if not isinstance(model.task_head, SequenceHead):
-            raise InputError(
-                f"the model's head is a {type(model.task_head).__name__}, which has no answer for a whole text; choose"
-                " a model that was fine-tuned for classification or regression"
-            )
-        self._model = model
-        self._head = model.task_head
-
-    def reduce(self, batch: EncodedBatch[Sample]) -> list[Floats]:
-        """(C,) of each sample."""
-        with evaluation_mode(self._model):
-            pooled = self._pool(batch).to(self._head.output.weight.dtype)
-            return list(self._head.transform(pooled).float().cpu().numpy())
-
-    def _pool(self, batch: EncodedBatch[Sample]) -> Tensor:
-        """(N, D)"""
-        if self._head.pooling == "cls":
-            return batch.hidden[batch.starts]
-        return torch.segment_reduce(batch.hidden.float(), "mean", lengths=batch.lengths, axis=0)
+def refuse_token_head(model: TaskModel) -> None:
+    if model.task_head.is_per_token:
+        raise InputError(
+            f"the model's head is a {type(model.task_head).__name__}, which has no answer for a whole text; choose"
+            " a model that was fine-tuned for classification or regression"
+        )
 
 
 def average_logits(samples: Sequence[Sample], logits: Sequence[Floats]) -> Floats:

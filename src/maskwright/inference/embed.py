@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
@@ -27,6 +26,7 @@ from maskwright.inference.texts import (
     join_windows,
 )
 from maskwright.suggestions import suggest
+from maskwright.tasks.pooling import pool
 from maskwright.text.tokenizer import Tokenizer
 
 Pooling = Literal["mean", "cls", "none"]
@@ -110,15 +110,11 @@ class Embed(Kind[str, Floats]):
         return None if self._causal is None else self._causal(batch)
 
     def reduce(self, batch: EncodedBatch[Sample]) -> Sequence[Floats]:
-        hidden = batch.hidden.float()
-        match self.settings.pooling:
-            case "mean":
-                pooled = torch.segment_reduce(hidden, "mean", lengths=batch.lengths, axis=0)
-            case "cls":
-                pooled = hidden[batch.starts]
-            case "none":
-                return [part.copy() for part in np.split(hidden.cpu().numpy(), batch.starts[1:].cpu().numpy())]
-        return list(pooled.cpu().numpy())
+        if self.settings.pooling == "none":
+            hidden = batch.hidden.float().cpu().numpy()
+            return [part.copy() for part in np.split(hidden, np.cumsum(batch.lengths)[:-1])]
+        pooled = pool(batch.states, batch.batch, batch.packed.num_documents, self.settings.pooling)
+        return list(batch.list_samples(pooled).float().cpu().numpy())
 
     def answer(self, prepared: PreparedText, reduced: Sequence[Floats]) -> Floats:
         if self.settings.pooling == "none":

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError, InputWarning
-from maskwright.inference.runner import EncodedBatch, Kind, Name, Prepared, Sample, run_packed
+from maskwright.inference.runner import EncodedBatch, Kind, Name, Prepared, Sample, TokenIds, run_packed
 from maskwright.inference.texts import NUM_SPECIALS, as_texts, choose_max_length, encode_texts, quote, window_around
 from maskwright.models.encoding import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer import Tokenizer, as_tokenizer
-from maskwright.training.modes import evaluation_mode
 
 Candidates = list[dict[str, Any]]
 _PLACES_AT_ONCE = 256
@@ -104,7 +103,12 @@ def _predict(
     """Scores and tokens for each masked place."""
     kind = FillMask(model, tokenizer, top_k=top_k)
     (found,) = run_packed(
-        model.encoder, [sample], kind.reduce, pad_token_id=tokenizer.pad_token_id, find_causal=kind.find_causal
+        model.encoder,
+        [sample],
+        kind.reduce,
+        pad_token_id=tokenizer.pad_token_id,
+        model=model,
+        find_causal=kind.find_causal,
     )
     return found
 
@@ -195,13 +199,8 @@ class FillMask(Kind[str, Candidates | list[Candidates]]):
     def reduce(self, batch: EncodedBatch[MaskedSample]) -> list[list[tuple[list[float], list[int]]]]:
         """Scores and tokens for each masked place of each sample."""
         shift = int(self.model.predicts_next)  # the answer for a token then stands one place before it
-        places, start = [], 0
-        for sample in batch.samples:
-            places += [start + place - shift for place in sample.places]
-            start += len(sample.ids)
-        hidden = batch.hidden[torch.tensor(places, device=batch.hidden.device)]
-        with evaluation_mode(self.model):
-            best = [self._rank(part) for part in hidden.split(_PLACES_AT_ONCE)]
+        hidden = batch.take([[place - shift for place in sample.places] for sample in batch.samples])
+        best = [self._rank(part) for part in hidden.split(_PLACES_AT_ONCE)]
         pairs = [pair for scores, tokens in best for pair in zip(scores.tolist(), tokens.tolist(), strict=True)]
         answers = iter(pairs)
         return [[next(answers) for _ in sample.places] for sample in batch.samples]
@@ -234,7 +233,7 @@ class FillMask(Kind[str, Candidates | list[Candidates]]):
                 )
         return answers[0] if num_masks == 1 else answers
 
-    def _fill(self, ids: Sequence[int], place: int, tokens: Sequence[int], skip_special_tokens: bool) -> list[str]:
+    def _fill(self, ids: TokenIds, place: int, tokens: Sequence[int], skip_special_tokens: bool) -> list[str]:
         """The text with each token in its place; special tokens stay where other masks must stay visible."""
         filled = [[*ids[:place], token, *ids[place + 1 :]] for token in tokens]
         if self.pad_token_id in tokens or self.pad_token_id in ids:

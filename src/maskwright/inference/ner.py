@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from maskwright.errors import InputError
-from maskwright.inference.runner import EncodedBatch, Kind, Name, Prepared, Sample
+from maskwright.inference.runner import EncodedBatch, Name, Prepared, Sample, TaskKind
 from maskwright.inference.texts import (
     NUM_SPECIALS,
     Floats,
@@ -30,9 +30,7 @@ from maskwright.suggestions import suggest
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.ner.tags import goes_on, read_classes_as_tags
 from maskwright.tasks.ner.token_classification import TokenClassification
-from maskwright.tasks.ner.token_head import TokenHead
 from maskwright.text.tokenizer import Tokenizer
-from maskwright.training.modes import evaluation_mode
 
 Aggregation = Literal["first", "average", "max", "simple", "none"]
 AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
@@ -52,7 +50,7 @@ class PreparedPieces(Prepared):
     pieces: TextPieces
 
 
-class FindEntities(Kind[str, list[EntityRecord]]):
+class FindEntities(TaskKind[str, list[EntityRecord]]):
     """The entities of a text, each with `entity_group`, `score`, `word`, `start` and `end`.
 
     A word has the class of its first token (`first`), of its surest one (`max`) or of the mean of all (`average`).
@@ -64,18 +62,10 @@ class FindEntities(Kind[str, list[EntityRecord]]):
         self, model: TaskModel, tokenizer: Tokenizer, *, aggregation: str = "first", max_length: int | None = None
     ) -> None:
         assert isinstance(model.task, TokenClassification)
-        assert isinstance(model.task_head, TokenHead)
-        self.model = model
-        self.encoder = model.encoder
-        self.tokenizer = tokenizer
-        self.pad_token_id = tokenizer.pad_token_id
-        self._task_head = model.task_head
+        assert model.task_head.is_per_token
+        super().__init__(model, tokenizer)
         self._grouper = EntityGrouper(model.task.classes, aggregation, self._decode)
         self._size = choose_max_length(self.encoder, max_length) - NUM_SPECIALS
-
-    @property
-    def module(self) -> TaskModel:
-        return self.model
 
     @property
     def example(self) -> dict[str, Any]:
@@ -95,10 +85,8 @@ class FindEntities(Kind[str, list[EntityRecord]]):
 
     def reduce(self, batch: EncodedBatch[AnsweringSample]) -> list[Floats]:
         """Probabilities (T, C) of the tokens that each sample answers for."""
-        with evaluation_mode(self.model):
-            logits = self._task_head.transform(batch.hidden.to(self._task_head.output.weight.dtype))
-        scores = logits.float().softmax(-1).cpu().numpy()
-        parts = np.split(scores, batch.starts[1:].cpu().numpy())
+        scores = self.compute_logits(batch).softmax(-1).cpu().numpy()
+        parts = np.split(scores, np.cumsum(batch.lengths)[:-1])
         # A copy, so that the batch's array need not be kept for a part of it.
         return [part[one.first : one.stop].copy() for part, one in zip(parts, batch.samples, strict=True)]
 

@@ -87,6 +87,7 @@ class Pipeline(Generic[Item, Answer]):
             self._samples(items, waiting),
             kind.reduce,
             pad_token_id=kind.pad_token_id,
+            model=kind.module,
             batch_tokens=self.batch_tokens,
             find_causal=kind.find_causal,
         )
