@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from maskwright.errors import InputError, RunError
-from maskwright.evaluation.answers import predict_places
+from maskwright.errors import InputError, InputWarning, RunError
+from maskwright.evaluation.answers import score_answers
 from maskwright.evaluation.likelihood import score_texts
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
@@ -111,11 +111,12 @@ def test_equal_texts_are_asked_once_so_that_they_tie_exactly(
 ) -> None:
     num_copies = []
 
-    def count(model: Any, sequences: Any, *others: Any) -> torch.Tensor:
-        num_copies.append(len(sequences))
-        return predict_places(model, sequences, *others)
+    def count(model: Any, pad_token_id: int, samples: Any, score: Any) -> Any:
+        asked = list(samples)
+        num_copies.append(sum(sample.num_documents for sample in asked))
+        return score_answers(model, pad_token_id, asked, score)
 
-    monkeypatch.setattr("maskwright.evaluation.likelihood.predict_places", count)
+    monkeypatch.setattr("maskwright.evaluation.likelihood.score_answers", count)
     scored = score_texts(build(tokenizer), tokenizer, [*sentences, *reversed(sentences)])
     scores = scored.log_likelihoods
     assert sum(num_copies) == scored.num_tokens.sum() / 2
@@ -161,3 +162,20 @@ def test_a_broken_model_is_no_figure(tokenizer: Tokenizer) -> None:
 def test_one_text_is_not_read_as_its_letters(tokenizer: Tokenizer) -> None:
     with pytest.raises(InputError, match=r"texts is one text; give a list of texts"):
         score_texts(build(tokenizer), tokenizer, "the cat")
+
+
+def test_batches_too_large_for_the_memory_are_halved(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(tokenizer)
+    expected = score_texts(model, tokenizer, TEXTS).log_likelihoods
+    forward = model.encoder.forward
+
+    def limited(*arguments: Any, **named: Any) -> Any:
+        if named["input_ids"].numel() > 120:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
+        return forward(*arguments, **named)
+
+    monkeypatch.setattr(model.encoder, "forward", limited)
+    monkeypatch.setattr("maskwright.evaluation.likelihood._SAMPLE_TOKENS", 60)
+    with pytest.warns(InputWarning, match="out of memory with .* tokens at a time"):
+        found = score_texts(model, tokenizer, TEXTS).log_likelihoods
+    assert_rounded(found, expected, NUM_TERMS)

@@ -147,8 +147,8 @@ def _read_labelled(path: Path) -> None:
 def _read_task_file(task: str) -> Callable[[Path], None]:
     def read(path: Path) -> None:
         from maskwright.tasks.config import build_task_config
-        from maskwright.tasks.ner.tagged_sentences import read_tagged_file
-        from maskwright.tasks.qa.questions import read_questions
+        from maskwright.tasks.ner.examples import read_tagged_file
+        from maskwright.tasks.qa.examples import read_questions
         from maskwright.tasks.similarity.examples import read_similarity
 
         readers: dict[str, Callable[..., Any]] = {
@@ -267,7 +267,7 @@ def _sentence_file(name: str) -> Callable[[Samples, Path], Path]:
 
 
 def _read_sentence_folder(path: Path) -> None:
-    from maskwright.inference.sentence_folder import read_sentence_settings
+    from maskwright.inference.loading import read_sentence_settings
 
     read_sentence_settings(path.parent if path.name == "modules.json" else path.parent.parent)
 

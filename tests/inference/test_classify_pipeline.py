@@ -12,11 +12,13 @@ import torch
 from sequence_lab import MAX_LENGTH, save_classifier
 from tiny_models import SCORE_ERROR
 
-from maskwright.batch import from_padded
+from maskwright.batch import PackedBatch, from_padded
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
-from maskwright.inference.windows import find_windows
+from maskwright.inference.texts import find_windows
 from maskwright.tasks.model import TaskModel
+from maskwright.tasks.pooling import pool
+from maskwright.tasks.task_head import TaskHead
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer
 
@@ -171,3 +173,38 @@ def test_a_model_that_trains_answers_as_in_evaluation_and_goes_on_training(build
 def test_no_class_is_too_few(build_folder: Build) -> None:
     with pytest.raises(InputError, match="top_k is 0"):
         pipeline("classify", build_folder(), top_k=0)
+
+
+class MeanAndFirst(TaskHead):
+    """A head of nobody's family: two layers, one of them on the mean, the other on the first token."""
+
+    def __init__(self, width: int, num_outputs: int) -> None:
+        super().__init__()
+        self.of_mean, self.of_first = (torch.nn.Linear(width, num_outputs) for _ in range(2))
+
+    @property
+    def output(self) -> torch.nn.Linear:
+        return self.of_first
+
+    def forward(self, hidden: torch.Tensor, batch: PackedBatch, num_documents: int) -> torch.Tensor:
+        mean, first = (pool(hidden, batch, num_documents, how) for how in ("mean", "cls"))
+        return self.of_mean(mean) + self.of_first(first)
+
+
+def test_a_head_of_ones_own_gives_its_own_answers(build_folder: Build, tokenizer: Tokenizer) -> None:
+    loaded = TaskModel.from_pretrained(build_folder())
+    torch.manual_seed(1)
+    model = TaskModel(loaded.encoder, MeanAndFirst(32, 3), loaded.task)
+    found = pipeline("classify", model, tokenizer, top_k=None)(TEXTS)
+    for text, answer in zip(TEXTS, found, strict=True):
+        logits = model.eval()(input_ids=torch.tensor([tokenizer.encode(text)])).logits[0]
+        scores = dict(zip(loaded.task.classes, logits.softmax(-1).tolist(), strict=True))
+        assert {one["label"]: one["score"] for one in answer} == pytest.approx(scores, abs=SCORE_ERROR)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_model_in_bf16_pools_and_answers(build_folder: Build, pooling: str) -> None:
+    folder = build_folder(family="ModernBert", classifier_pooling=pooling)
+    model, tokenizer = TaskModel.from_pretrained(folder).to(torch.bfloat16), load_tokenizer(folder)
+    for answer in pipeline("classify", model, tokenizer, top_k=None)(TEXTS):
+        assert sum(one["score"] for one in answer) == pytest.approx(1.0, abs=SCORE_ERROR)

@@ -13,8 +13,8 @@ from tiny_models import SCORE_ERROR
 from torch import nn
 
 from maskwright.errors import InputError
+from maskwright.inference.ner import encode_pieces, find_word_windows
 from maskwright.inference.pipeline import pipeline
-from maskwright.inference.token_pieces import encode_pieces, find_word_windows
 from maskwright.runs.predict import predict
 from maskwright.tasks.model import TaskModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError, InputWarning, RunError
 from maskwright.inference import runner
-from maskwright.inference.layout import RowShape, lay_out
-from maskwright.inference.runner import run_packed
-from maskwright.inference.samples import EncodedBatch, Sample
+from maskwright.inference.runner import EncodedBatch, RowShape, Sample, lay_out, run_packed
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
 from tolerances import assert_rounded, count_terms
@@ -141,6 +139,27 @@ def test_tokens_that_see_only_what_comes_before_them_are_told_to_the_encoder() -
     assert_rounded(long[:5], short, NUM_TERMS)
 
 
+def test_the_documents_of_a_sample_do_not_see_each_other() -> None:
+    encoder, alone = build("BERT"), draw_samples((6, 6, 6))
+    together = Sample(np.concatenate([sample.ids for sample in alone]), num_documents=3)
+    hidden, other = run_packed(encoder, [together, alone[0]], split, pad_token_id=0)
+    expected = torch.cat([encode_alone(encoder, sample) for sample in alone])
+    assert_rounded(hidden, expected, NUM_TERMS)
+    assert_rounded(other, expected[:6], NUM_TERMS)
+
+
+def test_states_are_taken_at_places_of_each_sample() -> None:
+    encoder, samples = build("BERT"), draw_samples((4, 9))
+    places = {4: [1, 3], 9: [0, 8, 5]}
+
+    def take(batch: EncodedBatch[Sample]) -> list[Tensor]:
+        asked = [places[len(sample.ids)] for sample in batch.samples]
+        return list(batch.take(asked).split([len(one) for one in asked]))
+
+    for sample, found in zip(samples, run_packed(encoder, samples, take, pad_token_id=0), strict=True):
+        assert_rounded(found, encode_alone(encoder, sample)[places[len(sample.ids)]], NUM_TERMS)
+
+
 def test_nothing_in_nothing_out() -> None:
     assert list(run_packed(build("BERT"), [], split, pad_token_id=0)) == []
 
@@ -156,7 +175,8 @@ def test_rows_are_as_long_as_the_longest_sample_or_hold_several(longest: int, le
 
 
 def test_short_samples_share_rows_and_fill_them() -> None:
-    batch, places = lay_out(draw_samples((8,) * 16), RowShape(least=64, multiple=1), pad_token_id=0)
+    packed = lay_out(draw_samples((8,) * 16), RowShape(least=64, multiple=1), pad_token_id=0)
+    batch, places = packed.batch, packed.places
     assert batch.input_ids.shape == (2, 64)
     assert batch.num_tokens() == len(set(places.tolist())) == 128
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maskwright.inference.windows import average_windows, find_windows, join_windows, window_around
+from maskwright.inference.texts import average_windows, find_windows, join_windows, window_around
 
 
 @given(st.integers(0, 500), st.integers(1, 60))

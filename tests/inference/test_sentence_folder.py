@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maskwright.errors import InputError
-from maskwright.inference.sentence_folder import read_sentence_settings
+from maskwright.inference.loading import read_sentence_settings
 
 TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
 POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}

@@ -23,11 +23,10 @@ from maskwright.runs.finetune.pictures import (
     draw_task_pictures,
     shorten,
 )
-from maskwright.tasks.sequence.calibration import NUM_BINS, calibrate
-from maskwright.tasks.sequence.classification import Classification
+from maskwright.tasks.sequence.classification import NUM_BINS, Classification, calibrate
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
-from maskwright.tasks.similarity.contrastive import ContrastiveSimilarity
+from maskwright.tasks.similarity.text_similarity import ContrastiveSimilarity
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.draws

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from maskwright.batch import IGNORED_LABEL
 from maskwright.errors import InputError
-from maskwright.tasks.ner.entity_counts import EntityCounter
-from maskwright.tasks.ner.entity_scores import compute_entity_scores
-from maskwright.tasks.ner.tagging import Entity, find_entities, read_classes_as_tags
-from maskwright.tasks.ner.token_classification import TokenClassification
+from maskwright.tasks.ner.tags import Entity, find_entities, read_classes_as_tags
+from maskwright.tasks.ner.token_classification import EntityCounter, TokenClassification, compute_entity_scores
 
 SCHEMES = {
     "io": ["O", "I-PER", "I-LOC"],

@@ -13,9 +13,9 @@ from maskwright.errors import InputError
 from maskwright.tasks.config import build_task_config
 from maskwright.tasks.features import Features
 from maskwright.tasks.loader import TaskLoader
+from maskwright.tasks.ner.examples import TaggedSentence
 from maskwright.tasks.ner.features import featurize_words
-from maskwright.tasks.ner.tagged_sentences import TaggedSentence
-from maskwright.tasks.ner.tagging import read_classes_as_tags
+from maskwright.tasks.ner.tags import read_classes_as_tags
 from maskwright.tasks.ner.token_classification import TokenClassification
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer

@@ -12,9 +12,16 @@ import pytest
 from maskwright.errors import InputError
 from maskwright.tasks.config import TaskConfig, build_task_config
 from maskwright.tasks.kinds import check_own_settings
-from maskwright.tasks.ner.schemes import Scheme, convert_tags, find_break, list_classes
-from maskwright.tasks.ner.tagged_sentences import TaggedFile, read_tagged_file
-from maskwright.tasks.ner.tagging import Tag, find_entities, read_classes_as_tags
+from maskwright.tasks.ner.examples import TaggedFile, read_tagged_file
+from maskwright.tasks.ner.tags import (
+    Scheme,
+    Tag,
+    convert_tags,
+    find_break,
+    find_entities,
+    list_classes,
+    read_classes_as_tags,
+)
 from maskwright.tasks.ner.token_classification import TokenClassification
 
 

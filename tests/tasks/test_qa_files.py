@@ -15,8 +15,7 @@ from task_lab import write_lines
 
 from maskwright.errors import InputError
 from maskwright.tasks.config import build_task_config
-from maskwright.tasks.qa.answer_search import find_answer
-from maskwright.tasks.qa.questions import QuestionFile, read_questions
+from maskwright.tasks.qa.examples import QuestionFile, find_answer, read_questions
 
 CONTEXT = "  The cat saw the dog.\nThe Cat saw  the\tbird."
 

@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForQuestionAnswering
 from maskwright.batch import IGNORED_LABEL
 from maskwright.tasks.loader import AskedBatch
 from maskwright.tasks.model import TaskModel
+from maskwright.tasks.qa.answers import OUTSIDE, find_best_spans
 from maskwright.tasks.qa.question_answering import QuestionAnswering
-from maskwright.tasks.qa.spans import OUTSIDE, find_best_spans
 from tolerances import assert_rounded
 
 FAMILIES = [family for family in SETTINGS if family != "modernbert-cls"]

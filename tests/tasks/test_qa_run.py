@@ -21,7 +21,7 @@ from maskwright.runs.finetune.finetune import FinishedTask, finetune
 from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.qa.squad_scores import score_text
+from maskwright.tasks.qa.question_answering import score_text
 from tolerances import assert_rounded, count_terms
 
 SETTINGS = ("training.device=cpu", "training.precision=fp32", "training.log_every_steps=4")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from maskwright.tasks.qa.squad_scores import Reply, normalise_answer, score_replies, score_text
+from maskwright.tasks.qa.question_answering import Reply, normalise_answer, score_replies, score_text
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,10 @@ from maskwright.errors import InputError
 from maskwright.tasks.config import build_task_config
 from maskwright.tasks.features import Features
 from maskwright.tasks.loader import TaskLoader
-from maskwright.tasks.qa.contexts import EncodedContext, encode_contexts
-from maskwright.tasks.qa.features import featurize_questions
+from maskwright.tasks.qa.answers import find_context_tokens
+from maskwright.tasks.qa.examples import Question
+from maskwright.tasks.qa.features import EncodedContext, WindowRule, encode_contexts, featurize_questions
 from maskwright.tasks.qa.question_answering import QuestionAnswering
-from maskwright.tasks.qa.questions import Question
-from maskwright.tasks.qa.spans import find_context_tokens
-from maskwright.tasks.qa.windows import WindowRule
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer
 

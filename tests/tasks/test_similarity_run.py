@@ -20,7 +20,7 @@ from maskwright.inference.pipeline import pipeline
 from maskwright.runs.export import ExportOptions, export_model
 from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.similarity.contrastive import ContrastiveSimilarity
+from maskwright.tasks.similarity.text_similarity import ContrastiveSimilarity
 from tolerances import assert_rounded, count_terms, rounding
 
 NUM_TERMS = count_terms(num_layers=2, width=32, length=32)

@@ -39,7 +39,7 @@ class PairAssembler(BatchAssembler):
         pairs = self._pairing.pair(store, plan, samples, sample_ids, self._draws)
         sizes = pairs.first_lengths + NUM_SPECIALS
         sizes += np.where(pairs.second_lengths > 0, pairs.second_lengths + 1, 0)
-        target, positions, is_last = self._lay_out(rows, counts, sizes, sample_ids)
+        target, positions, is_last = self.lay_out(rows, counts, sizes, sample_ids)
 
         middle = pairs.first_lengths + 1  # the position of the first [SEP]
         from_middle = positions - np.repeat(middle, sizes)
@@ -48,7 +48,7 @@ class PairAssembler(BatchAssembler):
         second_source = np.repeat(pairs.second_starts - 1, sizes) + from_middle
         source = np.where(is_second, second_source, first_source)
         is_first = positions == 0
-        self._write(target, store, source, is_first, is_separator=is_last | (from_middle == 0))
+        self._write_stored(target, store, source, is_first, is_separator=is_last | (from_middle == 0))
         self._token_types[target] = is_second
         self._pair_labels[target[is_first]] = pairs.labels
 

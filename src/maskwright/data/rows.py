@@ -6,13 +6,13 @@ position of an epoch reachable without going through those before it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.data.packing import pack_rows
 from maskwright.data.store import SampleIndex, TokenStore
 from maskwright.randomness import Stream, compute_key, permutation
 
@@ -57,3 +57,34 @@ class RowPlan:
         counts = self.ends[rows] - begins
         shifts = np.repeat(begins - (np.cumsum(counts) - counts), counts)
         return self.order[shifts + np.arange(len(shifts))], counts
+
+
+def pack_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:
+    """Indices of the samples in each row; every sample is placed whole, longest first, where it fits tightest.
+
+    Rows are kept by their free space, and one bit per free space tells which spaces occur, so finding the tightest
+    row is a shift and a lowest-set-bit.
+    """
+    rows: list[list[int]] = []
+    rows_by_space: list[list[int]] = [[] for _ in range(row_length + 1)]
+    spaces_in_use = 0
+    longest_first = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable").tolist()
+    if longest_first and lengths[longest_first[0]] <= row_length < 2 * lengths[longest_first[-1]]:
+        return [[sample] for sample in longest_first]  # no two share a row
+    for sample in longest_first:
+        length = lengths[sample]
+        if not 0 < length <= row_length:
+            raise ValueError(f"sample {sample} has {length} tokens; rows hold 1 to {row_length}")
+        fitting = spaces_in_use >> length
+        if fitting:
+            space = length + (fitting & -fitting).bit_length() - 1
+            row = rows_by_space[space].pop()
+            if not rows_by_space[space]:
+                spaces_in_use &= ~(1 << space)
+        else:
+            space, row = row_length, len(rows)
+            rows.append([])
+        rows[row].append(sample)
+        rows_by_space[space - length].append(row)
+        spaces_in_use |= 1 << (space - length)
+    return rows

@@ -8,17 +8,15 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from maskwright.errors import InputError, RunError
-from maskwright.evaluation.answers import predict_places
+from maskwright.evaluation.answers import AskedPlaces, score_answers
 from maskwright.evaluation.records import Record, check_text, read_records
-from maskwright.evaluation.rows import Ids, group_by_length, split_batches
 from maskwright.models.any_encoder import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
-from maskwright.training.compute.device import evaluation_mode
 
 MASK_SPELLINGS = ("[MASK]", "<mask>")
 
@@ -79,13 +77,6 @@ def _read_items(record: Record) -> list[ClozeItem]:
     return items
 
 
-@dataclass(frozen=True)
-class _Prompt:
-    ids: Ids
-    place: int
-    answer: int
-
-
 def rank_answers(model: MaskedLanguageModel, tokenizer: Any, items: Sequence[ClozeItem]) -> AnswerRanks:
     """The rank of each answer that is a single token of the tokenizer."""
     if model.evaluates_causally:
@@ -94,19 +85,25 @@ def rank_answers(model: MaskedLanguageModel, tokenizer: Any, items: Sequence[Clo
         )
     tokenizer = as_tokenizer(tokenizer)
     prompts = _build_prompts(tokenizer, items, find_max_length(model.encoder))
-    asked = [number for number, prompt in enumerate(prompts) if isinstance(prompt, _Prompt)]
+    asked = [prompt for prompt in prompts if isinstance(prompt, AskedPlaces)]
+    unasked = [None if isinstance(prompt, AskedPlaces) else prompt for prompt in prompts]
     ranks = np.zeros(len(items), dtype=np.int64)
-    ranks[asked] = _rank(model, [prompt for prompt in prompts if isinstance(prompt, _Prompt)])
-    return AnswerRanks(ranks, [None if isinstance(prompt, _Prompt) else prompt for prompt in prompts])
+    found = [int(rank) for (rank,) in score_answers(model, tokenizer.pad_token_id, asked, _rank)]
+    if found and not min(found):  # NaN is not even equal to itself
+        raise RunError("the model gives scores that are not finite, so its weights are damaged; use another checkpoint")
+    ranks[[reason is None for reason in unasked]] = found
+    return AnswerRanks(ranks, unasked)
 
 
-def _build_prompts(tokenizer: Tokenizer, items: Sequence[ClozeItem], limit: int | None) -> list[_Prompt | Unasked]:
+def _build_prompts(tokenizer: Tokenizer, items: Sequence[ClozeItem], limit: int | None) -> list[AskedPlaces | Unasked]:
     masked = tokenizer.encode_batch([item.text.replace(MASK_SPELLINGS[0], tokenizer.mask_token) for item in items])
     filled = tokenizer.encode_batch([item.text.replace(MASK_SPELLINGS[0], item.answer) for item in items])
     return [_build_prompt(tokenizer, *pair, limit) for pair in zip(masked, filled, strict=True)]
 
 
-def _build_prompt(tokenizer: Tokenizer, masked: list[int], filled: list[int], limit: int | None) -> _Prompt | Unasked:
+def _build_prompt(
+    tokenizer: Tokenizer, masked: list[int], filled: list[int], limit: int | None
+) -> AskedPlaces | Unasked:
     """The answer is the token that the filled text has where the other is masked: so it has its space, if any."""
     if masked.count(tokenizer.mask_token_id) > 1:
         return Unasked.SEVERAL_MASKS
@@ -118,23 +115,8 @@ def _build_prompt(tokenizer: Tokenizer, masked: list[int], filled: list[int], li
     if limit is not None and len(masked) + 2 > limit:
         return Unasked.TOO_LONG
     ids = np.asarray([tokenizer.cls_token_id, *masked, tokenizer.sep_token_id], dtype=np.int64)
-    return _Prompt(ids, place + 1, filled[place])
+    return AskedPlaces(ids, places=np.asarray([place + 1]), labels=np.asarray([filled[place]]))
 
 
-@torch.no_grad()
-def _rank(model: MaskedLanguageModel, prompts: list[_Prompt]) -> NDArray[np.int64]:
-    ranks = np.zeros(len(prompts), dtype=np.int64)
-    device = next(model.parameters()).device
-    with evaluation_mode(model):
-        for numbers in group_by_length([prompt.ids for prompt in prompts]):
-            group = [prompts[number] for number in numbers]
-            for part in split_batches(len(group), len(group[0].ids), 1, device):
-                batch = group[part]
-                sequences = np.stack([prompt.ids for prompt in batch])
-                places = np.asarray([prompt.place for prompt in batch])
-                logits = predict_places(model, sequences, np.arange(len(batch)), places)
-                answers = torch.tensor([[prompt.answer] for prompt in batch], device=device)
-                ranks[numbers[part]] = (logits >= logits.gather(1, answers)).sum(dim=1).cpu().numpy()
-    if len(ranks) and not ranks.min():  # NaN is not even equal to itself
-        raise RunError("the model gives scores that are not finite, so its weights are damaged; use another checkpoint")
-    return ranks
+def _rank(logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits >= logits.gather(1, labels[:, None])).sum(dim=1)

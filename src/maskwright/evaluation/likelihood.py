@@ -2,7 +2,7 @@
 
 The pseudo-log-likelihood (Salazar et al. 2020) sums the log-probability of each token when it alone is masked. With
 `word_l2r` the tokens after it in its word are masked too (PLL-word-l2r, Kauf & Ivanova 2023): else a word of several
-tokens scores too well, as each is given away by the others. L sequence length.
+tokens scores too well, as each is given away by the others.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from maskwright.errors import InputError
-from maskwright.evaluation.answers import check_finite, predict_places
-from maskwright.evaluation.rows import Ids, group_by_length, split_batches
+from maskwright.evaluation.answers import AskedPlaces, Ids, check_finite, score_answers
 from maskwright.models.any_encoder import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer.encode import encode_corpus
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
-from maskwright.training.compute.device import evaluation_mode
 from maskwright.untrusted import shorten
+
+_SAMPLE_TOKENS = 1_024
+"""Masked copies of a text are read together, up to so many tokens."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +37,6 @@ class TextScores:
     num_tokens: NDArray[np.int64]
     fits: NDArray[np.bool_]
     """Whether the model takes a text of this length. A part of it would be another text, so others are not scored."""
-
-
-@dataclass(frozen=True)
-class _Questions:
-    """Sequences of one length as the model sees them, with the places and the tokens asked for."""
-
-    sequences: Ids
-    """(copies, L)"""
-    rows: Ids
-    """Which of the copies a place is in."""
-    places: Ids
-    labels: Ids
-    texts: Ids
-    """The number of the text that an answer counts for."""
 
 
 def score_texts(
@@ -99,51 +86,49 @@ def _encode(model: MaskedLanguageModel, tokenizer: Tokenizer, texts: Sequence[st
     return sequences, words
 
 
-@torch.no_grad()
 def _score_sequences(
     model: MaskedLanguageModel, tokenizer: Tokenizer, sequences: list[Ids], units: list[Ids]
 ) -> NDArray[np.float64]:
-    scores = np.zeros(len(sequences))
-    device = next(model.parameters()).device
-    with evaluation_mode(model):
-        for numbers in group_by_length(sequences):
-            stacked = np.stack([sequences[number] for number in numbers])
-            stacked_units = np.stack([units[number] for number in numbers])
-            for asked in (
-                _ask_next(stacked, numbers, device)
+    owners: list[int] = []
+
+    def ask() -> Iterator[AskedPlaces]:
+        for number, (sequence, unit) in enumerate(zip(sequences, units, strict=True)):
+            asked = (
+                [_ask_next(sequence)]
                 if model.evaluates_causally
-                else _ask_masked(stacked, stacked_units, numbers, tokenizer.mask_token_id, device)
-            ):
-                logits = predict_places(model, asked.sequences, asked.rows, asked.places)
-                labels = torch.from_numpy(asked.labels).to(device)
-                losses = F.cross_entropy(logits, labels, reduction="none").double().cpu().numpy()
-                scores -= np.bincount(asked.texts, weights=losses, minlength=len(scores))
+                else _ask_masked(sequence, unit, tokenizer.mask_token_id)
+            )
+            for sample in asked:
+                owners.append(number)
+                yield sample
+
+    losses = [one.sum() for one in score_answers(model, tokenizer.pad_token_id, ask(), _compute_losses)]
+    totals = np.bincount(np.asarray(owners, dtype=np.int64), weights=losses, minlength=len(sequences))
+    scores = -totals.astype(np.float64)
     check_finite(scores)
     return scores
 
 
-def _ask_masked(
-    sequences: Ids, units: Ids, numbers: Ids, mask_token_id: int, device: torch.device
-) -> Iterator[_Questions]:
+def _compute_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def _ask_masked(sequence: Ids, units: Ids, mask_token_id: int) -> Iterator[AskedPlaces]:
     """A copy for each token but the two around the text; it is masked, and what follows it in its unit."""
-    num_texts, length = sequences.shape
-    all_owners = np.repeat(np.arange(num_texts), length - 2)
-    all_places = np.tile(np.arange(1, length - 1), num_texts)
-    for part in split_batches(len(all_owners), length, 1, device):
-        owners, places = all_owners[part], all_places[part]
-        copies, copied_units = sequences[owners], units[owners]
-        rows = np.arange(len(owners))
-        labels = copies[rows, places]
-        is_later = np.arange(length) >= places[:, None]
-        copies[is_later & (copied_units == copied_units[rows, places][:, None])] = mask_token_id
-        yield _Questions(copies, rows, places, labels, numbers[owners])
+    length = len(sequence)
+    at_a_time = max(1, _SAMPLE_TOKENS // length)
+    for start in range(1, length - 1, at_a_time):
+        places = np.arange(start, min(start + at_a_time, length - 1))
+        copies = np.repeat(sequence[None], len(places), axis=0)
+        copies[(np.arange(length) >= places[:, None]) & (units == units[places][:, None])] = mask_token_id
+        yield AskedPlaces(
+            copies.ravel(),
+            num_documents=len(places),
+            places=np.arange(len(places)) * length + places,
+            labels=sequence[places],
+        )
 
 
-def _ask_next(sequences: Ids, numbers: Ids, device: torch.device) -> Iterator[_Questions]:
-    """Texts as they are, asked for every token but the two around them."""
-    num_texts, length = sequences.shape
-    for part in split_batches(num_texts, length, length - 2, device):
-        texts = sequences[part]
-        rows = np.repeat(np.arange(len(texts)), length - 2)
-        places = np.tile(np.arange(1, length - 1), len(texts))
-        yield _Questions(texts, rows, places, texts[rows, places], numbers[part][rows])
+def _ask_next(sequence: Ids) -> AskedPlaces:
+    """A text as it is, asked for every token but the two around it."""
+    return AskedPlaces(sequence, places=np.arange(1, len(sequence) - 1), labels=sequence[1:-1])

@@ -1,4 +1,7 @@
-"""Answers to files: JSON lines, Parquet or NumPy arrays, each whole or absent. N texts, T tokens, D width."""
+"""Answers to files, each whole or absent, and how far a long prediction is.
+
+Files are JSON lines, Parquet or NumPy arrays. N texts, T tokens, D width.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
+from rich.console import Console
+from rich.status import Status
 
 from maskwright.errors import InputError
 from maskwright.storage import naming_if_full
@@ -23,6 +29,9 @@ Record = dict[str, Any]
 _VECTORS = "embedding"
 _VECTORS_SUFFIX = ".npz"
 _ROWS_PER_GROUP = 1_000
+Value = TypeVar("Value")
+_PLAIN_INTERVAL_S = 10.0
+_LIVE_INTERVAL_S = 0.2
 
 
 class RecordWriter(ABC):
@@ -178,3 +187,37 @@ def _as_plain(value: Any) -> Any:
 def _as_lists(value: Any) -> Any:
     """Arrow reads arrays of one dimension, and lists of them."""
     return list(value) if isinstance(value, np.ndarray) and value.ndim > 1 else value
+
+
+def show_progress(values: Iterable[Value], console: Console, noun: str) -> Iterator[Value]:
+    """The values as they are, counted on the console, with a closing line."""
+    begin = last = time.monotonic()
+    count = 0
+    status = Status("starting", console=console) if console.is_terminal else None
+    interval = _LIVE_INTERVAL_S if status else _PLAIN_INTERVAL_S
+    if status:
+        status.start()
+    try:
+        for value in values:
+            count += 1
+            yield value
+            now = time.monotonic()
+            if now - last >= interval:
+                last = now
+                line = _describe(count, now - begin, noun)
+                if status:
+                    status.update(line)
+                else:
+                    _print(console, line)
+    finally:
+        if status:
+            status.stop()
+    _print(console, _describe(count, time.monotonic() - begin, noun))
+
+
+def _describe(count: int, elapsed_s: float, noun: str) -> str:
+    return f"{count:,} {noun}s in {elapsed_s:,.1f} s, {count / max(elapsed_s, 1e-9):,.0f} a second"
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)

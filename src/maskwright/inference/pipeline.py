@@ -15,17 +15,13 @@ import torch
 from torch import nn
 
 from maskwright.errors import InputError
-from maskwright.inference.classification import CLASSIFYING_TASKS, Classify
-from maskwright.inference.embedding import Embed
-from maskwright.inference.kind import Answer, Item, Kind, Name, Prepared
-from maskwright.inference.loading import LoadedEncoder, Source, load_language_model, load_text_encoder
-from maskwright.inference.mask_filling import FillMask
+from maskwright.inference.classify import CLASSIFYING_TASKS, Classify
+from maskwright.inference.embed import Embed, Similarity
+from maskwright.inference.fill_mask import FillMask
+from maskwright.inference.loading import LoadedEncoder, Source, load_language_model, load_task_model, load_text_encoder
 from maskwright.inference.ner import FindEntities
 from maskwright.inference.qa import AnswerQuestions
-from maskwright.inference.runner import run_packed
-from maskwright.inference.samples import Sample
-from maskwright.inference.similarity import Similarity
-from maskwright.inference.task_loading import load_task_model
+from maskwright.inference.runner import Answer, Item, Kind, Name, Prepared, Sample, run_packed
 from maskwright.inference.zero_shot import ZeroShot
 from maskwright.suggestions import suggest
 from maskwright.tasks.ner.token_classification import TokenClassification
@@ -91,6 +87,7 @@ class Pipeline(Generic[Item, Answer]):
             self._samples(items, waiting),
             kind.reduce,
             pad_token_id=kind.pad_token_id,
+            model=kind.module,
             batch_tokens=self.batch_tokens,
             find_causal=kind.find_causal,
         )

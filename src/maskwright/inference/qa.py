@@ -15,18 +15,29 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from maskwright.errors import InputError, InputWarning, check_count
-from maskwright.inference.kind import Kind, Name, Prepared
-from maskwright.inference.samples import EncodedBatch, Sample
+from maskwright.inference.runner import EncodedBatch, Name, Prepared, Sample, TaskKind
 from maskwright.inference.texts import choose_max_length, encode_texts
 from maskwright.tasks.features import find_tokens_between
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.ner.token_head import TokenHead
-from maskwright.tasks.qa.contexts import EncodedContext, encode_contexts
-from maskwright.tasks.qa.span_answers import Found, FoundSpan, SpanAnswer, count_kept_spans, rank_answers
-from maskwright.tasks.qa.spans import OUTSIDE, find_best_spans
-from maskwright.tasks.qa.windows import MAX_ANSWER_LENGTH, MAX_QUESTION_LENGTH, NO_ANSWER, Window, WindowRule
+from maskwright.tasks.qa.answers import (
+    OUTSIDE,
+    Found,
+    FoundSpan,
+    SpanAnswer,
+    count_kept_spans,
+    find_best_spans,
+    rank_answers,
+)
+from maskwright.tasks.qa.features import (
+    MAX_ANSWER_LENGTH,
+    MAX_QUESTION_LENGTH,
+    NO_ANSWER,
+    EncodedContext,
+    Window,
+    WindowRule,
+    encode_contexts,
+)
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.compute.device import evaluation_mode
 
 QUESTION_ITEM = "question"
 _KEYS = ("question", "context")
@@ -47,7 +58,7 @@ class PreparedQuestion(Prepared):
     context: EncodedContext
 
 
-class AnswerQuestions(Kind[Asked, Reply]):
+class AnswerQuestions(TaskKind[Asked, Reply]):
     """`{"score", "start", "end", "answer"}` of a question and its context, or the `top_k` best as a list.
 
     `start` and `end` count the context's characters, so that `context[start:end]` is the answer. A context longer than
@@ -71,12 +82,8 @@ class AnswerQuestions(Kind[Asked, Reply]):
     ) -> None:
         for name, value in (("top_k", top_k), ("max_answer_length", max_answer_length)):
             check_count(name, value)
-        assert isinstance(model.task_head, TokenHead), "question answering has logits of tokens"
-        self.model = model
-        self._task_head = model.task_head
-        self.encoder = model.encoder
-        self.tokenizer = tokenizer
-        self.pad_token_id = tokenizer.pad_token_id
+        assert model.task_head.is_per_token, "question answering has logits of tokens"
+        super().__init__(model, tokenizer)
         self.top_k = top_k
         self.max_answer_length = max_answer_length
         self.may_be_unanswered = handle_impossible_answer
@@ -88,10 +95,6 @@ class AnswerQuestions(Kind[Asked, Reply]):
             doc_stride,
             max_question_length,
         )
-
-    @property
-    def module(self) -> TaskModel:
-        return self.model
 
     def prepare(self, items: Sequence[Asked], name: Name) -> list[PreparedQuestion]:
         questions = encode_texts(self.tokenizer, self.encoder, [question for question, _ in items], name)
@@ -129,9 +132,8 @@ class AnswerQuestions(Kind[Asked, Reply]):
         return samples
 
     def reduce(self, batch: EncodedBatch[AskedSample]) -> list[Found]:
-        with evaluation_mode(self.model):
-            logits = self._task_head.transform(batch.hidden).float()
-        padded = pad_sequence(logits.split(batch.lengths.tolist()), batch_first=True, padding_value=OUTSIDE)
+        logits = self.compute_logits(batch).split(batch.lengths)
+        padded = pad_sequence(logits, batch_first=True, padding_value=OUTSIDE)
         is_context = self._find_context(batch, padded)
         num_spans = count_kept_spans(self.top_k)
         starts, ends = padded.unbind(-1)

@@ -13,13 +13,9 @@ from typing import Any
 import numpy as np
 
 from maskwright.errors import InputError
-from maskwright.inference.classification import compute_softmax
-from maskwright.inference.kind import Kind, Name, Prepared
-from maskwright.inference.samples import EncodedBatch, Sample
-from maskwright.inference.sequence_logits import SequenceLogits, average_logits
-from maskwright.inference.text_samples import SampleCutter
-from maskwright.inference.texts import as_texts
-from maskwright.inference.windows import Floats
+from maskwright.inference.classify import average_logits, compute_softmax, refuse_token_head
+from maskwright.inference.runner import EncodedBatch, Name, Prepared, Sample, TaskKind
+from maskwright.inference.texts import Floats, SampleCutter, as_texts
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.text.tokenizer.tokenizer import Tokenizer
@@ -37,7 +33,7 @@ class PreparedQuestions(Prepared):
     """Samples of each label, one label after another."""
 
 
-class ZeroShot(Kind[str, dict[str, Any]]):
+class ZeroShot(TaskKind[str, dict[str, Any]]):
     """`{"sequence", "labels", "scores"}`, the most probable label first.
 
     Scores add up to 1 over the labels; with `multi_label`, or for a single label, each is the probability of entailment
@@ -63,16 +59,10 @@ class ZeroShot(Kind[str, dict[str, Any]]):
         self.labels = [] if labels is None else _read_labels(labels)
         self.hypotheses = [hypothesis.replace(_PLACE, label) for label in self.labels]
         self.multi_label = multi_label
-        self.model = model
-        self.encoder = model.encoder
-        self.pad_token_id = tokenizer.pad_token_id
+        refuse_token_head(model)
+        super().__init__(model, tokenizer)
         self._entailment = find_entailment(model)
         self._cutter = SampleCutter(tokenizer, model.encoder, max_length)
-        self._logits = SequenceLogits(model)
-
-    @property
-    def module(self) -> TaskModel:
-        return self.model
 
     def prepare(self, items: Sequence[str], name: Name) -> list[PreparedQuestions]:
         if not self.labels:
@@ -86,8 +76,9 @@ class ZeroShot(Kind[str, dict[str, Any]]):
             for text, group in zip(items, groups, strict=True)
         ]
 
-    def reduce(self, batch: EncodedBatch[Sample]) -> Sequence[Floats]:
-        return self._logits.reduce(batch)
+    def reduce(self, batch: EncodedBatch[Sample]) -> list[Floats]:
+        """(C,) of each sample."""
+        return list(self.compute_logits(batch).cpu().numpy())
 
     def answer(self, prepared: PreparedQuestions, reduced: Sequence[Floats]) -> dict[str, Any]:
         ends = np.cumsum(prepared.counts)

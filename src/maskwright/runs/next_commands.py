@@ -12,8 +12,8 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives.objective import Objective
 from maskwright.tasks.examples import Example, ExampleFile
 from maskwright.tasks.kinds import ExampleSource
-from maskwright.tasks.ner.tagged_sentences import TaggedSentence
-from maskwright.tasks.qa.questions import Question
+from maskwright.tasks.ner.examples import TaggedSentence
+from maskwright.tasks.qa.examples import Question
 from maskwright.tasks.similarity.examples import SimilarityExample
 from maskwright.text.sources import read_pairs
 from maskwright.text.tokenizer.tokenizer import Tokenizer

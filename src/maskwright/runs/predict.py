@@ -13,9 +13,8 @@ from typing import Any
 from rich.console import Console
 
 from maskwright.errors import InputError, InputWarning
-from maskwright.inference.outputs import check_output, open_writer
+from maskwright.inference.outputs import check_output, open_writer, show_progress
 from maskwright.inference.pipeline import Pipeline, pipeline, resolve_kind
-from maskwright.inference.progress import show_progress
 from maskwright.inference.qa import QUESTION_ITEM
 from maskwright.ownership import owning
 from maskwright.runs.given import GivenModel
@@ -23,8 +22,8 @@ from maskwright.runs.predict_questions import find_questions
 from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.suggestions import checks_arguments
 from maskwright.tasks.examples import read_text
-from maskwright.tasks.qa.questions import CONTEXT_COLUMN, QUESTION_COLUMN
-from maskwright.tasks.qa.records import read_text as read_exact
+from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN
+from maskwright.tasks.qa.examples import read_text as read_exact
 from maskwright.tasks.tables import MEMORY, Table, as_table
 from maskwright.terminal import CleanConsole
 from maskwright.text.corpus import ReadingReport, text_lines

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from maskwright.errors import InputError
-from maskwright.tasks.qa.questions import CONTEXT_COLUMN, QUESTION_COLUMN
-from maskwright.tasks.qa.records import is_squad_file, read_question_pairs
+from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN, is_squad_file, read_question_pairs
 from maskwright.text.files import ByteStream, file_format, open_stream
 from maskwright.text.huggingface import is_dataset
 

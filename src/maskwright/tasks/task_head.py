@@ -145,7 +145,8 @@ class SequenceHead(TaskHead):
         return self.transform.output
 
     def forward(self, hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor:
-        return self.transform(pool(hidden, batch, num_documents, self.pooling))
+        # `pool` takes a mean in fp32, also of a model in bf16
+        return self.transform(pool(hidden, batch, num_documents, self.pooling).to(hidden.dtype))
 
 
 def count_documents(batch: PackedBatch) -> int:

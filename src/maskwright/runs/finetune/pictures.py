@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskwright.tasks.sequence.calibration import NUM_BINS, Calibration, calibrate
-from maskwright.tasks.sequence.classification import Classification
+from maskwright.tasks.sequence.classification import NUM_BINS, Calibration, Classification, calibrate
 from maskwright.tasks.sequence.regression import Regression
-from maskwright.tasks.similarity.contrastive import ContrastiveSimilarity
-from maskwright.tasks.similarity.cosine import CosineSimilarity
+from maskwright.tasks.similarity.text_similarity import ContrastiveSimilarity, CosineSimilarity
 from maskwright.tasks.task import Scores, Task
 
 

@@ -13,8 +13,8 @@ from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.features import Features
-from maskwright.tasks.ner.tagged_sentences import TaggedSentence
-from maskwright.tasks.ner.tagging import goes_on
+from maskwright.tasks.ner.examples import TaggedSentence
+from maskwright.tasks.ner.tags import goes_on
 from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_texts
 
 _BETWEEN_WORDS = " "

@@ -1,6 +1,6 @@
 """A class for each word, and the entities that they spell.
 
-B rows, S row length, N documents of a row, W words of a document, C classes.
+B rows, S row length, N documents of a row, W words of a document, C classes, T types of entities.
 """
 
 from __future__ import annotations
@@ -8,26 +8,26 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, fill_missing, find_asked
-from maskwright.errors import InputWarning
+from maskwright.errors import InputError, InputWarning
 from maskwright.objectives.loss import LossSums
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.labels import find_class, list_names, number_classes
-from maskwright.tasks.ner.entity_counts import EntityCounter
-from maskwright.tasks.ner.entity_scores import compute_entity_scores
+from maskwright.tasks.ner.examples import TaggedSentence
 from maskwright.tasks.ner.features import TaggedDocument
-from maskwright.tasks.ner.schemes import list_classes
-from maskwright.tasks.ner.tagged_sentences import TaggedSentence
+from maskwright.tasks.ner.tags import Entity, list_classes, read_classes_as_tags
 from maskwright.tasks.pooling import pool
 from maskwright.tasks.scores import compute_f1, compute_macro_f1
-from maskwright.tasks.sequence.class_weights import weigh_classes
-from maskwright.tasks.sequence.classification import score_each
+from maskwright.tasks.sequence.classification import score_each, weigh_classes
 from maskwright.tasks.task import OneClassTask, Scores
+
+_NAMES = {"strict": "strict_f1", "exact": "exact_f1", "partial": "partial_f1", "ent_type": "type_f1"}
 
 
 class TokenClassification(OneClassTask):
@@ -141,3 +141,93 @@ class TokenClassification(OneClassTask):
         entities = self.counter.list_entities(targets[..., 1].long(), find_asked(targets[None])[0])
         counts = Counter(entity.type for row in entities for entity in row)
         return f"{list_names([f'{name} {counts[name]:,}' for name in self.counter.types])} entities"
+
+
+class _Marks(NamedTuple):
+    """Where entities begin, (..., W), with their type and their last word."""
+
+    starts: Tensor
+    types: Tensor
+    lasts: Tensor
+
+
+class EntityCounter(nn.Module):
+    """Reads rows of classes as entities, by the rules of `tags.goes_on`."""
+
+    is_inside: Tensor
+    begins: Tensor
+    closes: Tensor
+    type_numbers: Tensor
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        super().__init__()
+        tags = read_classes_as_tags(classes)
+        self.types = tuple(dict.fromkeys(tag.type for tag in tags if tag.is_inside))
+        if not self.types:
+            raise InputError(f"the classes are {', '.join(classes)}; expected at least one type of entity beside O")
+        numbers = {name: number for number, name in enumerate(self.types)}
+        tables = {
+            "is_inside": [tag.is_inside for tag in tags],
+            "begins": [tag.begins for tag in tags],
+            "closes": [tag.closes for tag in tags],
+            "type_numbers": [numbers.get(tag.type, 0) for tag in tags],
+        }
+        for name, values in tables.items():
+            self.register_buffer(name, torch.tensor(values), persistent=False)
+
+    def forward(self, predicted: Tensor, actual: Tensor, is_asked: Tensor) -> Tensor:
+        """(3, T) hits, predictions and actual entities of each type, from classes (..., W) where they are asked."""
+        found, wanted = self._mark(predicted, is_asked), self._mark(actual, is_asked)
+        hits = found.starts & wanted.starts & (found.types == wanted.types) & (found.lasts == wanted.lasts)
+        return torch.stack([self._count(*one) for one in ((hits, found.types), found[:2], wanted[:2])])
+
+    def list_entities(self, classes: Tensor, is_asked: Tensor) -> list[list[Entity]]:
+        """The entities of each row of classes (N, W); waits for the device."""
+        marks = self._mark(classes, is_asked)
+        entities: list[list[Entity]] = [[] for _ in classes]
+        rows, places = torch.nonzero(marks.starts, as_tuple=True)
+        values = (rows, places, marks.types[rows, places], marks.lasts[rows, places])
+        for row, place, number, last in zip(*(value.tolist() for value in values), strict=True):
+            entities[row].append(Entity(self.types[number], place, last + 1))
+        return entities
+
+    def _mark(self, classes: Tensor, is_asked: Tensor) -> _Marks:
+        classes = classes.masked_fill(~is_asked, 0)
+        is_inside = self.is_inside[classes] & is_asked
+        types = self.type_numbers[classes]
+        # What stands before the first word differs from it in being outside.
+        follows = F.pad(is_inside & ~self.closes[classes], (1, 0))[..., :-1]
+        has_same_type = types == F.pad(types, (1, 0))[..., :-1]
+        goes_on = is_inside & follows & ~self.begins[classes] & has_same_type
+        is_last = is_inside & ~F.pad(goes_on, (0, 1))[..., 1:]
+        num_words = classes.shape[-1]
+        places = torch.arange(num_words, device=classes.device).expand_as(classes)
+        lasts = torch.where(is_last, places, num_words).flip(-1).cummin(-1).values.flip(-1)
+        return _Marks(is_inside & ~goes_on, types, lasts)
+
+    def _count(self, starts: Tensor, types: Tensor) -> Tensor:
+        """(T,)"""
+        return (F.one_hot(types, len(self.types)) * starts[..., None]).flatten(0, -2).sum(0)
+
+
+def compute_entity_scores(
+    actual: Sequence[Sequence[Entity]], predicted: Sequence[Sequence[Entity]], types: Sequence[str]
+) -> Scores:
+    """F1 with bounds and type right, bounds alone, bounds in part (for half), and the type alone where they overlap.
+
+    Needs the extra `eval`.
+    """
+    from nervaluate.evaluator import Evaluator
+
+    # Rows without any entity count for nothing.
+    pairs = [(wanted, found) for wanted, found in zip(actual, predicted, strict=True) if wanted or found]
+    if not pairs:
+        return dict.fromkeys(_NAMES.values(), 0.0)
+    rows = [[_describe(row) for row in side] for side in zip(*pairs, strict=True)]
+    overall = Evaluator(*rows, tags=list(types), loader="dict").evaluate()["overall"]
+    return {name: float(overall[theirs].f1) for theirs, name in _NAMES.items()}
+
+
+def _describe(entities: Sequence[Entity]) -> list[dict[str, Any]]:
+    """Their ends are the last word's place."""
+    return [{"label": one.type, "start": one.start, "end": one.stop - 1} for one in entities]

@@ -1,9 +1,13 @@
-"""One of several classes for each example. B rows, N documents of a row, C classes."""
+"""One of several classes for each example, how much each counts, and whether probabilities mean what they say.
+
+B rows, N documents of a row, C classes.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,16 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskwright.batch import find_asked
+from maskwright.errors import InputError
 from maskwright.objectives.loss import LossSums
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
 from maskwright.tasks.labels import collect_classes, describe_shares, find_class, number_classes, read_label
 from maskwright.tasks.scores import compute_f1, compute_macro_f1, compute_matthews
-from maskwright.tasks.sequence.calibration import calibrate
-from maskwright.tasks.sequence.class_weights import weigh_classes
 from maskwright.tasks.task import OneClassTask, Scores
 
 PROBLEM_TYPE = "single_label_classification"
+BALANCED = "balanced"
+NUM_BINS = 15
+"""Of equal width between 0 and 1, as in Guo et al. (2017), "On Calibration of Modern Neural Networks"."""
 
 
 class Classification(OneClassTask):
@@ -101,3 +107,69 @@ def _split(figures: Sequence[float]) -> tuple[Sequence[float], Sequence[float], 
     """Hits, predictions and labels of each class."""
     size = len(figures) // 3
     return figures[:size], figures[size : 2 * size], figures[2 * size :]
+
+
+def read_weights(text: str, classes: Sequence[str]) -> list[float] | None:
+    """The weights that 'a,b,c' gives to the classes in their order; None for 'balanced'."""
+    if text == BALANCED:
+        return None
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--class-weights is '{text}'; expected {BALANCED}, or numbers such as 1,2.5") from error
+    if len(weights) != len(classes):
+        raise InputError(
+            f"--class-weights has {len(weights)} numbers, there are {len(classes)} classes; give one for each, in the"
+            f" order {', '.join(classes)}"
+        )
+    if not all(0.0 < weight < float("inf") for weight in weights):
+        raise InputError(f"--class-weights is '{text}'; every weight must be positive")
+    return weights
+
+
+def weigh_classes(text: str, counts: Mapping[str, int]) -> list[float]:
+    """Weights with a mean of 1 over the examples, so that the learning rate keeps its meaning.
+
+    `balanced` lets all classes count alike: a class of n of N examples, with C classes, weighs N / (C n).
+    """
+    classes, total = list(counts), sum(counts.values())
+    weights = read_weights(text, classes) or [total / (len(classes) * counts[name]) for name in classes]
+    mean = sum(weight * counts[name] for name, weight in zip(classes, weights, strict=True)) / total
+    return [weight / mean for weight in weights]
+
+
+def weigh_positives(text: str, counts: Mapping[str, int], num_examples: int) -> list[float]:
+    """For classes that are asked one by one: what a positive weighs against a negative of its class.
+
+    `balanced` lets the positives of a class count as much as its negatives.
+    """
+    weights = read_weights(text, list(counts))
+    return weights or [max(num_examples - count, 1) / count for count in counts.values()]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Answers by their confidence, which is the probability of the class that was chosen."""
+
+    counts: Tensor
+    """(bins,)"""
+    confidence: Tensor
+    """(bins,) the mean of each bin; 0 where it is empty."""
+    accuracy: Tensor
+    """(bins,) the share of right answers."""
+
+    @property
+    def error(self) -> float:
+        """The mean distance of confidence and accuracy, each bin weighted by its answers."""
+        return float((self.counts * (self.confidence - self.accuracy).abs()).sum() / self.counts.sum())
+
+
+def calibrate(logits: Tensor, targets: Tensor) -> Calibration:
+    """Logits (examples, C) against the right classes (examples,)."""
+    confidence, chosen = logits.double().softmax(-1).max(-1)
+    bins = (confidence * NUM_BINS).long().clamp(max=NUM_BINS - 1)
+    empty = torch.zeros(NUM_BINS, dtype=torch.float64)
+    counts = empty.index_add(0, bins, torch.ones_like(confidence))
+    sums = [empty.index_add(0, bins, values) for values in (confidence, (chosen == targets).double())]
+    means = [one / counts.clamp(min=1) for one in sums]
+    return Calibration(counts, means[0], means[1])

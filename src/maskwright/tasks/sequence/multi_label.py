@@ -26,8 +26,7 @@ from maskwright.tasks.labels import (
     read_labels,
 )
 from maskwright.tasks.scores import compute_f1, compute_macro_f1
-from maskwright.tasks.sequence.class_weights import weigh_positives
-from maskwright.tasks.sequence.classification import score_each
+from maskwright.tasks.sequence.classification import score_each, weigh_positives
 from maskwright.tasks.task import Scores, Task
 
 PROBLEM_TYPE = "multi_label_classification"

@@ -1,27 +1,38 @@
-"""Embeddings: one vector to a text, or one to each of its tokens. N texts, T tokens, D width."""
+"""Embeddings: one vector to a text, or one to each of its tokens; similarity, the cosine between two texts' vectors.
+
+N texts, T tokens, D width.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
-from maskwright.inference.kind import Kind, Name, Prepared
-from maskwright.inference.runner import FindCausal
-from maskwright.inference.samples import EncodedBatch, Sample
-from maskwright.inference.texts import NUM_SPECIALS, as_texts, choose_max_length, encode_texts
-from maskwright.inference.windows import Floats, average_windows, find_windows, join_windows
+from maskwright.inference.runner import EncodedBatch, FindCausal, Kind, Name, Prepared, Sample
+from maskwright.inference.texts import (
+    NUM_SPECIALS,
+    Floats,
+    as_texts,
+    average_windows,
+    choose_max_length,
+    encode_texts,
+    find_windows,
+    join_windows,
+)
 from maskwright.suggestions import suggest
+from maskwright.tasks.pooling import pool
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Pooling = Literal["mean", "cls", "none"]
 _SMALLEST_NORM = 1e-12
+Pair = tuple[str, str]
+_PAIR_SIZE = 2
 
 
 @dataclass(frozen=True)
@@ -99,15 +110,11 @@ class Embed(Kind[str, Floats]):
         return None if self._causal is None else self._causal(batch)
 
     def reduce(self, batch: EncodedBatch[Sample]) -> Sequence[Floats]:
-        hidden = batch.hidden.float()
-        match self.settings.pooling:
-            case "mean":
-                pooled = torch.segment_reduce(hidden, "mean", lengths=batch.lengths, axis=0)
-            case "cls":
-                pooled = hidden[batch.starts]
-            case "none":
-                return [part.copy() for part in np.split(hidden.cpu().numpy(), batch.starts[1:].cpu().numpy())]
-        return list(pooled.cpu().numpy())
+        if self.settings.pooling == "none":
+            hidden = batch.hidden.float().cpu().numpy()
+            return [part.copy() for part in np.split(hidden, np.cumsum(batch.lengths)[:-1])]
+        pooled = pool(batch.states, batch.batch, batch.packed.num_documents, self.settings.pooling)
+        return list(batch.list_samples(pooled).float().cpu().numpy())
 
     def answer(self, prepared: PreparedText, reduced: Sequence[Floats]) -> Floats:
         if self.settings.pooling == "none":
@@ -123,3 +130,58 @@ class Embed(Kind[str, Floats]):
 
     def as_items(self, inputs: Any) -> tuple[list[str], bool]:
         return as_texts(inputs)
+
+
+@dataclass(frozen=True)
+class PreparedPair(Prepared):
+    texts: tuple[PreparedText, PreparedText]
+
+
+class Similarity(Kind[Pair, dict[str, float]]):
+    """`{"score": cosine}` of a pair of texts, by the vectors that `Embed` gives them."""
+
+    item_name = "pair"
+
+    def __init__(self, embed: Embed) -> None:
+        if embed.settings.pooling == "none":
+            raise InputError("pooling is none, which gives many vectors to a text; to compare texts use mean or cls")
+        self._embed = embed
+        self.encoder = embed.encoder
+        self.pad_token_id = embed.pad_token_id
+
+    def prepare(self, items: Sequence[Pair], name: Name) -> list[PreparedPair]:
+        def name_text(place: int) -> str:
+            return f"the {'second' if place % 2 else 'first'} text of {name(place // 2)}"
+
+        texts = self._embed.prepare([text for pair in items for text in pair], name_text)
+        pairs = zip(texts[::2], texts[1::2], strict=True)
+        return [PreparedPair([*first.samples, *second.samples], (first, second)) for first, second in pairs]
+
+    def find_causal(self, batch: PackedBatch) -> Tensor | None:
+        return self._embed.find_causal(batch)
+
+    def reduce(self, batch: EncodedBatch[Sample]) -> Sequence[Floats]:
+        return self._embed.reduce(batch)
+
+    def answer(self, prepared: PreparedPair, reduced: Sequence[Floats]) -> dict[str, float]:
+        num_first = len(prepared.texts[0].samples)
+        parts = (reduced[:num_first], reduced[num_first:])
+        first, second = (self._embed.answer(text, part) for text, part in zip(prepared.texts, parts, strict=True))
+        norms = max(float(np.linalg.norm(first) * np.linalg.norm(second)), _SMALLEST_NORM)
+        return {"score": float(first @ second) / norms}
+
+    def record(self, item: Pair, answer: dict[str, float]) -> dict[str, Any]:
+        return {"first": item[0], "second": item[1], **answer}
+
+    def as_items(self, inputs: Any) -> tuple[list[Pair], bool]:
+        """One pair is a tuple of two texts; several are a list of such."""
+        if isinstance(inputs, tuple) and len(inputs) == _PAIR_SIZE and all(isinstance(text, str) for text in inputs):
+            return [inputs], True
+        if isinstance(inputs, str) or not isinstance(inputs, Iterable):
+            raise InputError(f"the input is a {type(inputs).__name__}; expected a pair of texts or a list of pairs")
+        pairs: list[Pair] = []
+        for pair in inputs:
+            if isinstance(pair, str) or len(pair) != _PAIR_SIZE or not all(isinstance(text, str) for text in pair):
+                raise InputError(f"an input is {pair!r:.80}; expected a pair of texts")
+            pairs.append((pair[0], pair[1]))
+        return pairs, False

@@ -11,11 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from maskwright.errors import InputError
-from maskwright.inference.kind import Kind, Name, Prepared
-from maskwright.inference.samples import EncodedBatch, Sample
-from maskwright.inference.sequence_logits import SequenceLogits, average_logits
-from maskwright.inference.text_samples import SampleCutter, TextOrPair
-from maskwright.inference.windows import Floats
+from maskwright.inference.runner import EncodedBatch, Name, Prepared, Sample, TaskKind
+from maskwright.inference.texts import Floats, SampleCutter, TextOrPair, average_windows
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
@@ -27,7 +24,7 @@ ClassScore = dict[str, Any]
 _PAIR_SIZE = 2
 
 
-class Classify(Kind[TextOrPair, ClassScore | list[ClassScore]]):
+class Classify(TaskKind[TextOrPair, ClassScore | list[ClassScore]]):
     """`{"label", "score"}` of the best class, or with `top_k` a list of such, the best first; None: of all classes.
 
     Scores are probabilities: over all classes, or of a multi-label model for each class alone; a measure is given as it
@@ -46,23 +43,18 @@ class Classify(Kind[TextOrPair, ClassScore | list[ClassScore]]):
     ) -> None:
         if top_k not in ("best", None) and (not isinstance(top_k, int) or top_k < 1):
             raise InputError(f"top_k is {top_k!r}; it must be at least 1, or None for all classes")
-        self.model = model
-        self.encoder = model.encoder
-        self.pad_token_id = tokenizer.pad_token_id
+        refuse_token_head(model)
+        super().__init__(model, tokenizer)
         self.top_k = top_k
         self._cutter = SampleCutter(tokenizer, model.encoder, max_length)
-        self._logits = SequenceLogits(model)
         self._labels = [str(name) for name in model.task.describe()["id2label"].values()]
-
-    @property
-    def module(self) -> TaskModel:
-        return self.model
 
     def prepare(self, items: Sequence[TextOrPair], name: Name) -> list[Prepared]:
         return [Prepared(samples) for samples in self._cutter.cut(items, name)]
 
-    def reduce(self, batch: EncodedBatch[Sample]) -> Sequence[Floats]:
-        return self._logits.reduce(batch)
+    def reduce(self, batch: EncodedBatch[Sample]) -> list[Floats]:
+        """(C,) of each sample."""
+        return list(self.compute_logits(batch).cpu().numpy())
 
     def answer(self, prepared: Prepared, reduced: Sequence[Floats]) -> ClassScore | list[ClassScore]:
         scores = self._score(average_logits(prepared.samples, reduced))
@@ -105,3 +97,16 @@ def _as_item(given: Any) -> TextOrPair:
     if isinstance(texts, tuple | list) and len(texts) == _PAIR_SIZE and all(isinstance(one, str) for one in texts):
         return texts[0], texts[1]
     raise InputError(f"an input is {given!r:.80}; expected a text or a pair of texts")
+
+
+def refuse_token_head(model: TaskModel) -> None:
+    if model.task_head.is_per_token:
+        raise InputError(
+            f"the model's head is a {type(model.task_head).__name__}, which has no answer for a whole text; choose"
+            " a model that was fine-tuned for classification or regression"
+        )
+
+
+def average_logits(samples: Sequence[Sample], logits: Sequence[Floats]) -> Floats:
+    """The mean over the windows of a text, each weighted by its number of tokens."""
+    return average_windows(logits, [len(sample.ids) for sample in samples])
