@@ -37,8 +37,8 @@ from maskwright.runs.inputs import load_data, open_tokenizer
 from maskwright.runs.model import load_model
 from maskwright.runs.prepare import PrepareOptions, prepare
 from maskwright.sections.data import build_sources
+from maskwright.training.compute.parallel import Alone
 from maskwright.training.compute.precision import Precision, choose_precision
-from maskwright.training.distributed.parallel import Alone
 from maskwright.training.held_out import evaluate
 
 

@@ -18,8 +18,8 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.callbacks import Callback
+from maskwright.training.compute.parallel import Alone
 from maskwright.training.compute.precision import Precision
-from maskwright.training.distributed.parallel import Alone
 from maskwright.training.distributed.world import World
 from maskwright.training.held_out import evaluate
 from maskwright.training.micro_batches import MicroBatches

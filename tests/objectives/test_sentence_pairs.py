@@ -23,8 +23,8 @@ from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.sentence_pairs import CorruptedPairs, SentencePairModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.callbacks import Callback
+from maskwright.training.compute.parallel import Alone
 from maskwright.training.compute.precision import Precision
-from maskwright.training.distributed.parallel import Alone
 from maskwright.training.distributed.world import World
 from maskwright.training.held_out import evaluate
 from maskwright.training.micro_batches import MicroBatches

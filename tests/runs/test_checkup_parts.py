@@ -15,10 +15,11 @@ from maskwright.batch import PackedBatch
 from maskwright.config import Config, build_config
 from maskwright.models.compilation import LayerCompiler
 from maskwright.runs.doctor import step as checkup_step
-from maskwright.runs.doctor.findings import Finding, format_bytes, format_seconds
+from maskwright.runs.doctor.findings import Finding, format_bytes
 from maskwright.runs.doctor.plan import Plan, check_loader, check_plan, check_step, measure_loader, plan_run
 from maskwright.runs.doctor.settings import check_precision, check_settings
 from maskwright.runs.doctor.step import StepFigures, measure_steps, watch_attention
+from maskwright.runs.duration import format_seconds
 from maskwright.training.compute.precision import Precision
 from maskwright.training.step import TrainStep
 

@@ -17,7 +17,7 @@ from maskwright.text.tokenizer.domain_tokens import DomainToken
 from maskwright.text.tokenizer.encode import encode_texts
 from maskwright.text.tokenizer.extend import add_domain_tokens
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from maskwright.text.words import build_boundaries
+from maskwright.text.tokenizer.words import build_boundaries
 
 
 @pytest.fixture(scope="module")

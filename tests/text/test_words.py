@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 from maskwright.text.tokenizer.encode import encode_corpus, encode_texts
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.text.tokenizer.train import TokenizerType, train_tokenizer
-from maskwright.text.words import build_boundaries
+from maskwright.text.tokenizer.words import build_boundaries
 
 TEXTS = [
     "The lighthouse keeper's daughter wasn't afraid: “storms,” she said, “pass.”",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from maskwright.training.compute.parallel import Alone
 from maskwright.training.compute.precision import Precision
-from maskwright.training.distributed.parallel import Alone
 from maskwright.training.distributed.world import World
 from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optim.optimizers import OptimizerSet

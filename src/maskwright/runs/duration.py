@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from maskwright.batch import PackedBatch
 from maskwright.config import Config
-from maskwright.runs.doctor.findings import format_seconds
 from maskwright.runs.texts import Say
 from maskwright.training.callbacks import Callback, Metrics
 from maskwright.training.state import count_batches_per_step
@@ -23,6 +22,7 @@ _SLOW_S = 5.0
 
 BuildRows = Callable[[int], PackedBatch]
 """Some rows of the training data, at most so many."""
+_TIME_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60))
 
 
 class DurationNotice(Callback):
@@ -106,3 +106,11 @@ def suggest_shorter_run(config: Config) -> str:
         command = shlex.join(["maskwright", "train", f"data.train={source}", "run.name=small"])
         advice += f"; a small model in minutes: {command}"
     return advice
+
+
+def format_seconds(seconds: float) -> str:
+    """In the largest unit of which there are at least two."""
+    for unit, size in _TIME_UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.3g} seconds"

@@ -36,7 +36,7 @@ from maskwright.text.text_pairs import Document, TextPair, list_texts
 from maskwright.text.tokenizer.encode import encode_ids, encode_texts
 from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_texts, load_tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer
-from maskwright.text.words import build_boundaries
+from maskwright.text.tokenizer.words import build_boundaries
 
 _COUNTED_SHARDS = 32
 

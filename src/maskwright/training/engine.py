@@ -15,8 +15,8 @@ from maskwright.sections.training import OptimizerConfig, ScheduleConfig, Traini
 from maskwright.training.checkpoints import CheckpointContents, StoredRun, collect_contents, read_checkpoint
 from maskwright.training.compute.compiling import should_compile, should_record, use_fp8_products
 from maskwright.training.compute.device import choose_device
+from maskwright.training.compute.parallel import place_model
 from maskwright.training.compute.precision import LossScale, Precision, agree_on_precision, choose_precision
-from maskwright.training.distributed.parallel import place_model
 from maskwright.training.distributed.world import join_world
 from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optim.average import WeightAverage

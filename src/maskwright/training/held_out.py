@@ -16,8 +16,8 @@ from maskwright.errors import InputError, InputWarning
 from maskwright.objectives.objective import Objective
 from maskwright.training.batches import check_ids
 from maskwright.training.compute.device import evaluation_mode
+from maskwright.training.compute.parallel import Alone
 from maskwright.training.compute.precision import Precision
-from maskwright.training.distributed.parallel import Alone
 from maskwright.training.distributed.world import World
 from maskwright.training.micro_batches import MicroBatches
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from maskwright.batch import PackedBatch, Questions
 from maskwright.randomness import Stream, compute_key
 from maskwright.training.compute.compiling import GraphedPass
+from maskwright.training.compute.parallel import Alone
 from maskwright.training.compute.precision import LossScale
-from maskwright.training.distributed.parallel import Alone
 from maskwright.training.distributed.world import World, gather_whole
 from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optim.average import WeightAverage

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from maskwright.config import Config
 from maskwright.data.loader import PackedLoader
-from maskwright.runs.doctor.findings import Finding, format_seconds
+from maskwright.runs.doctor.findings import Finding
 from maskwright.runs.doctor.step import StepFigures
+from maskwright.runs.duration import format_seconds
 from maskwright.training.state import Budget, TrainingState, count_batches_per_step
 
 _RESOLUTION = 10_000

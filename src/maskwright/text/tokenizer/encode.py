@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_texts, refusing_text
-from maskwright.text.words import WordBoundaries, build_boundaries
+from maskwright.text.tokenizer.words import WordBoundaries, build_boundaries
 
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.text.byte_words import ByteLevelWords
+from maskwright.text.tokenizer.byte_words import ByteLevelWords
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _METASPACE = "\u2581"
