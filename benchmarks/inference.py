@@ -25,9 +25,9 @@ import transformers
 
 import maskwright as mw
 from maskwright.inference.pipeline import pipeline
+from maskwright.tasks.heads import build_sequence_head
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
-from maskwright.tasks.sequence.sequence_head import build_sequence_head
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 

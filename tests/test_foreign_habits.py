@@ -11,9 +11,9 @@ import torch
 
 import maskwright as mw
 from maskwright.models.shape import EncoderShape
+from maskwright.tasks.heads import build_sequence_head
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
-from maskwright.tasks.sequence.sequence_head import build_sequence_head
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tiny_bert import build_tiny_bert
 

@@ -27,11 +27,11 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.evaluation.cloze import ClozeItem as ClozeItem
     from maskwright.evaluation.cloze import rank_answers as rank_answers
     from maskwright.evaluation.likelihood import TextScores as TextScores
+    from maskwright.evaluation.likelihood import calculate_perplexity as calculate_perplexity
     from maskwright.evaluation.likelihood import score_texts as score_texts
     from maskwright.evaluation.minimal_pairs import MinimalPair as MinimalPair
     from maskwright.evaluation.minimal_pairs import PairVerdicts as PairVerdicts
     from maskwright.evaluation.minimal_pairs import judge_pairs as judge_pairs
-    from maskwright.evaluation.perplexity import calculate_perplexity as calculate_perplexity
     from maskwright.inference.fill_mask import Candidate as Candidate
     from maskwright.inference.fill_mask import fill_mask as fill_mask
     from maskwright.inference.fill_mask import mask_text as mask_text
@@ -186,7 +186,7 @@ _HOMES = {
     "XLMRoBERTa": "maskwright.models.roberta",
     "adapt": "maskwright.runs.commands",
     "advise_tokenizer": "maskwright.runs.commands",
-    "calculate_perplexity": "maskwright.evaluation.perplexity",
+    "calculate_perplexity": "maskwright.evaluation.likelihood",
     "choose_model": "maskwright.catalogue.choose",
     "create_mlm_dataset": "maskwright.runs.create",
     "create_mlm_training_model": "maskwright.runs.create",

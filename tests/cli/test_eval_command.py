@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from maskwright.config import build_config
-from maskwright.evaluation.likelihood import score_texts
-from maskwright.evaluation.perplexity import calculate_perplexity
+from maskwright.evaluation.likelihood import calculate_perplexity, score_texts
 from maskwright.runs.eval.evaluate import evaluate_texts
 from maskwright.runs.inputs import load_data
 from maskwright.runs.model import load_model

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maskwright.data.order import EpochOrder
+from maskwright.data.loader import EpochOrder
 
 row_counts_lists = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
 from maskwright.errors import InputError
-from maskwright.evaluation.neighbors import Classes, Vectors, predict_by_neighbors
+from maskwright.runs.eval.embeddings import Classes, Vectors, predict_by_neighbors
 
 
 def draw(num_vectors: int, seed: int) -> tuple[Vectors, Classes]:

@@ -8,7 +8,7 @@ import torch
 from maskwright.data.loader import PackedLoader
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
-from maskwright.evaluation.masked_questions import score_samples
+from maskwright.evaluation.answers import score_samples
 from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.held_out import evaluate

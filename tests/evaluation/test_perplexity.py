@@ -9,7 +9,7 @@ from maskwright.batch import as_packed
 from maskwright.data.loader import PackedLoader
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
-from maskwright.evaluation.perplexity import calculate_perplexity
+from maskwright.evaluation.likelihood import calculate_perplexity
 from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.training.held_out import evaluate

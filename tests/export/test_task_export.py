@@ -19,11 +19,11 @@ from maskwright.errors import InputError, RunError
 from maskwright.export.checking import answer_with_onnx, answer_with_torch
 from maskwright.export.task_onnx import export_task_onnx, find_same
 from maskwright.models.bert import BERT
+from maskwright.tasks.heads import build_sequence_head
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
-from maskwright.tasks.sequence.sequence_head import build_sequence_head
 from maskwright.tasks.task import Task
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import assert_rounded, count_terms, rounding

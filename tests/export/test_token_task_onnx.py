@@ -11,11 +11,10 @@ import torch
 from maskwright.batch import from_padded
 from maskwright.export.checking import answer_with_onnx
 from maskwright.export.task_onnx import export_task_onnx
+from maskwright.tasks.heads import build_span_head, build_token_head
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.ner.token_classification import TokenClassification
-from maskwright.tasks.ner.token_head import build_token_head
 from maskwright.tasks.qa.question_answering import QuestionAnswering
-from maskwright.tasks.qa.span_head import build_span_head
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tiny_bert import build_tiny_bert
 from tolerances import assert_rounded, count_terms

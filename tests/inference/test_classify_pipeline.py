@@ -16,9 +16,8 @@ from maskwright.batch import PackedBatch, from_padded
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
 from maskwright.inference.texts import find_windows
+from maskwright.tasks.heads import TaskHead, pool
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.pooling import pool
-from maskwright.tasks.task_head import TaskHead
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer
 

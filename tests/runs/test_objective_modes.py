@@ -20,8 +20,7 @@ from maskwright.errors import InputError
 from maskwright.inference.fill_mask import fill_mask
 from maskwright.inference.generate import generate
 from maskwright.objectives.masked_lm import CausalLanguageModel, HybridLanguageModel
-from maskwright.runs.model import load_model
-from maskwright.runs.objective import choose_kind, find_causal_share
+from maskwright.runs.model import choose_kind, find_causal_share, load_model
 from maskwright.runs.pretrain import FinishedRun, pretrain
 from maskwright.sections.objective import PhaseConfig
 from tolerances import assert_rounded, count_terms

@@ -12,9 +12,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForTokenClassification
 
 from maskwright.batch import IGNORED_LABEL, fill_missing
+from maskwright.tasks.heads import build_token_head
 from maskwright.tasks.loader import AskedBatch, TaskBatch
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.ner.token_head import build_token_head
 from maskwright.tasks.new_model import adopt_dense, load_pretrained
 from tolerances import assert_rounded
 

@@ -19,7 +19,7 @@ from maskwright.errors import RunError
 from maskwright.runs.finetune.inputs import TaskInputs
 from maskwright.tasks.loader import AskedBatch, TaskBatch
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.similarity.losses import Groups, compute_contrastive_losses
+from maskwright.tasks.similarity.text_similarity import Groups, compute_contrastive_losses
 from tolerances import assert_rounded, count_terms
 
 NUM_TERMS = count_terms(num_layers=2, width=32, length=64)

@@ -10,9 +10,9 @@ import torch
 from task_lab import Lab
 
 from maskwright.runs.finetune.inputs import TaskInputs, load_task_inputs
+from maskwright.tasks.heads import count_documents
 from maskwright.tasks.loader import AskedBatch, TaskBatch, TaskLoader
 from maskwright.tasks.model import answer_examples
-from maskwright.tasks.task_head import count_documents
 from tolerances import assert_rounded, count_terms, rounding
 
 

@@ -1,4 +1,4 @@
-"""How probable a model finds texts: pseudo-log-likelihood of masked models, log-likelihood of causal ones.
+"""How probable a model finds texts: perplexity, pseudo-log-likelihood of masked models, log-likelihood of causal ones.
 
 The pseudo-log-likelihood (Salazar et al. 2020) sums the log-probability of each token when it alone is masked. With
 `word_l2r` the tokens after it in its word are masked too (PLL-word-l2r, Kauf & Ivanova 2023): else a word of several
@@ -7,8 +7,9 @@ tokens scores too well, as each is given away by the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,15 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.evaluation.answers import AskedPlaces, Ids, check_finite, score_answers
 from maskwright.models.any_encoder import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer.encode import encode_corpus
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
+from maskwright.training.batches import iterate_batches
+from maskwright.training.held_out import evaluate
 from maskwright.untrusted import shorten
 
 _SAMPLE_TOKENS = 1_024
@@ -132,3 +136,20 @@ def _ask_masked(sequence: Ids, units: Ids, mask_token_id: int) -> Iterator[Asked
 def _ask_next(sequence: Ids) -> AskedPlaces:
     """A text as it is, asked for every token but the two around it."""
     return AskedPlaces(sequence, places=np.arange(1, len(sequence) - 1), labels=sequence[1:-1])
+
+
+def calculate_perplexity(
+    mlm_model: MaskedLanguageModel,
+    dataset: Iterable[PackedBatch | Mapping[str, Tensor]],
+    num_batches: int | None = 100,
+) -> float:
+    """exp(mean loss) over the masked tokens of up to `num_batches` batches (None: all).
+
+    It is the perplexity of final.json and of `maskwright eval MODEL mlm`: fixed masks on 15% of single tokens,
+    whatever the ratio and the strategy of training, so the figures of models compare. A causal model is asked for
+    every next token instead.
+    """
+    if num_batches is not None and num_batches < 1:
+        raise InputError(f"num_batches is {num_batches}; it must be at least 1, or None for all")
+    batches = islice(iterate_batches(dataset), num_batches)
+    return evaluate(mlm_model, batches).perplexity

@@ -7,14 +7,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
+from maskwright.export.card import (
+    CardOptions,
+    Origin,
+    build_table,
+    describe_data,
+    describe_limits,
+    describe_settings,
+    escape,
+    format_figure,
+    is_number,
+    show_code,
+)
 from maskwright.export.comparison import (
     OWN_READER,
     Comparison,
@@ -32,6 +45,7 @@ from maskwright.models.files.model_folder import CONFIG_FILE, OWN_TYPE_PREFIX
 from maskwright.models.transformers_encoder import TransformersEncoder
 from maskwright.models.transformers_model import quiet_transformers
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.token_detector import TokenDetector
 from maskwright.storage import read_json, write_text
 from maskwright.tasks.foreign import has_own_head
 from maskwright.tasks.model import TaskModel
@@ -242,3 +256,44 @@ def _find_head_obstacles(model: MaskedLanguageModel, encoder: PackedEncoder) -> 
             f"the activation of its prediction head is {model.mlm_head_activation}, theirs would be {activation}"
         )
     return obstacles
+
+
+_FIGURES = {"replaced_accuracy": "right answers", "replaced_auc": "area under the ROC curve"}
+
+
+def export_detector(
+    detector: TokenDetector, tokenizer: Tokenizer, folder: Path, *, texts: Sequence[str], say: Callable[[str], None]
+) -> Comparison:
+    """Write the folder, read it back and compare logits on the texts, as `export_huggingface` does."""
+    refuse("Hugging Face's layout", find_encoder_obstacles(detector.encoder))
+    layout = TheirLayout("ElectraForPreTraining", TokenDetector.from_pretrained, split_rows)
+    return write_compared(detector, tokenizer, folder, layout, texts=texts, say=say)
+
+
+def build_detector_card(
+    name: str, detector: TokenDetector, origin: Origin, comparison: Comparison, options: CardOptions
+) -> str:
+    """`name` is the folder's."""
+    num_parameters = sum(param.numel() for param in detector.parameters())
+    values = {key: value for key, value in asdict(options).items() if value is not None}
+    values |= {"library_name": "transformers", "tags": ["maskwright", "electra"]}
+    figures = {label: origin.figures[key] for key, label in _FIGURES.items() if is_number(origin.figures.get(key))}
+    rows = {label: format_figure(value) for label, value in figures.items()}
+    measured = build_table(rows, ("replaced tokens of held-out text", "value")) if rows else "No figures are known."
+    usage = show_code(
+        "from transformers import AutoTokenizer, ElectraForPreTraining\n\n"
+        f"tokenizer, model = AutoTokenizer.from_pretrained({name!r}), ElectraForPreTraining.from_pretrained({name!r})\n"
+        'print(model(**tokenizer("This is a text.", return_tensors="pt")).logits > 0)'
+    )
+    sections = [
+        f"---\n{yaml.safe_dump(values, sort_keys=False)}---",
+        f"# {escape(name)}",
+        f"An encoder of {num_parameters:,} parameters that tells which tokens of a text were replaced (ELECTRA's"
+        " discriminator), to be fine-tuned. Made with Maskwright, exported in Hugging Face's layout.",
+        f"## How to use\n\nFrom the folder that holds this one:\n\n{usage}",
+        f"## Training data\n\n{describe_data(origin)}",
+        f"## Configuration\n\n{describe_settings(detector.encoder, origin)}",
+        f"## Figures\n\n{measured}\n\nAt export, {comparison.describe('logits')}.",
+        f"## Limits\n\n{describe_limits(detector.encoder, for_sentences=False)}",
+    ]
+    return "\n\n".join(sections) + "\n"

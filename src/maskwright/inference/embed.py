@@ -26,7 +26,7 @@ from maskwright.inference.texts import (
     join_windows,
 )
 from maskwright.suggestions import suggest
-from maskwright.tasks.pooling import pool
+from maskwright.tasks.heads import pool
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Pooling = Literal["mean", "cls", "none"]

@@ -15,8 +15,15 @@ from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, SelfAttention
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.family import Family, PairHeadLayout, TaskHeadLayout
-from maskwright.models.init import ResidualInit
-from maskwright.models.layers import Dropout, Linear, NormalizationType, StochasticDepth, build_activation, build_norm
+from maskwright.models.layers import (
+    Dropout,
+    Linear,
+    NormalizationType,
+    ResidualInit,
+    StochasticDepth,
+    build_activation,
+    build_norm,
+)
 from maskwright.models.shape import EncoderShape, build_shape, check_choice, check_positive, check_shape
 
 

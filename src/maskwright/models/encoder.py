@@ -40,7 +40,7 @@ from maskwright.models.files.model_folder import (
     resolve_folder,
     write_model_folder,
 )
-from maskwright.models.init import init_weights, zero_residual_outputs
+from maskwright.models.layers import init_weights, zero_residual_outputs
 from maskwright.models.output import EncoderOutput
 from maskwright.models.shape import EncoderShape
 from maskwright.storage import refuse_unknown_fields

@@ -1,9 +1,10 @@
-"""Small layers that encoders are made of. B rows, S row length, D width."""
+"""Small layers that encoders are made of, and how all weights are initialised. B rows, S row length, D width."""
 
 from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -218,3 +219,29 @@ class StochasticDepth(nn.Module):
             return branch
         kept = torch.rand(branch.shape[0], 1, 1, device=branch.device) >= self.rate
         return branch * kept.to(branch.dtype) / (1.0 - self.rate)
+
+
+ResidualInit = Literal["normal", "zero"]
+
+
+def init_weights(module: nn.Module, initializer_range: float) -> None:
+    """BERT's: normal weights, zero biases, unit norms (Devlin et al. 2018, code release)."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=initializer_range)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.Embedding):
+            nn.init.normal_(part.weight, std=initializer_range)
+            if part.padding_idx is not None:
+                nn.init.zeros_(part.weight[part.padding_idx].detach())
+        elif isinstance(part, nn.LayerNorm | nn.RMSNorm):
+            nn.init.ones_(part.weight)
+            if isinstance(part, nn.LayerNorm) and part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+
+def zero_residual_outputs(outputs: Iterable[nn.Linear]) -> None:
+    """Let residual branches start as nothing, so that depth does not slow the first steps."""
+    for output in outputs:
+        nn.init.zeros_(output.weight)

@@ -17,8 +17,7 @@ from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, Rotation, SelfAttention
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.family import Family, TaskHeadLayout
-from maskwright.models.init import ResidualInit
-from maskwright.models.layers import Dropout, LayerNorm, Linear, LinearAfterGate, build_activation
+from maskwright.models.layers import Dropout, LayerNorm, Linear, LinearAfterGate, ResidualInit, build_activation
 from maskwright.models.shape import EncoderShape, build_shape, check_positive, check_shape
 
 

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.models.encoder import FAMILIES, PackedEncoder
-from maskwright.models.init import init_weights
-from maskwright.models.layers import Dropout, LayerNorm
+from maskwright.models.layers import Dropout, LayerNorm, init_weights
 from maskwright.randomness import random_uint32
 
 _UNIFORM_BITS = 24

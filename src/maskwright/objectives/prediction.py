@@ -26,8 +26,7 @@ from maskwright.models.any_encoder import (
 )
 from maskwright.models.compilation import FunctionCompiler
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.init import init_weights
-from maskwright.models.layers import ACTIVATIONS, Dropout, LayerNorm, build_activation
+from maskwright.models.layers import ACTIVATIONS, Dropout, LayerNorm, build_activation, init_weights
 from maskwright.models.output import MaskedLMOutput
 from maskwright.models.transformers_model import TransformersHead
 from maskwright.objectives import arguments

@@ -29,7 +29,7 @@ from maskwright.models.files.model_folder import (
     read_own_settings,
     resolve_folder,
 )
-from maskwright.models.init import init_weights
+from maskwright.models.layers import init_weights
 from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
 from maskwright.objectives.masked_lm import MaskedLanguageModel, load_masked_lm
 from maskwright.objectives.saving import ModelFiles, StoredWeight, read_stored

@@ -27,8 +27,7 @@ from maskwright.models.files.model_folder import (
     write_model_folder,
 )
 from maskwright.models.files.safetensors_file import read_tensors
-from maskwright.models.init import init_weights
-from maskwright.models.layers import build_activation
+from maskwright.models.layers import build_activation, init_weights
 from maskwright.text.tokenizer.tokenizer import as_tokenizer
 
 OTHERS_FILE = "replaced_tokens.safetensors"

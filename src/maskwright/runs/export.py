@@ -14,8 +14,12 @@ from typing import Any
 from maskwright.config import Config, load_config
 from maskwright.errors import InputError
 from maskwright.export.card import CARD_FILE, TRAINING_CONFIG_FILE, CardOptions, Origin, build_card
-from maskwright.export.detector import build_detector_card, export_detector
-from maskwright.export.huggingface import export_huggingface, export_task_huggingface
+from maskwright.export.huggingface import (
+    build_detector_card,
+    export_detector,
+    export_huggingface,
+    export_task_huggingface,
+)
 from maskwright.export.sentence_transformers import export_sentence_transformers
 from maskwright.export.task_card import TaskOrigin, build_task_card
 from maskwright.models.files.model_folder import find_task_architecture, read_config, read_own_settings, resolve_folder
@@ -31,8 +35,8 @@ from maskwright.sections.data import DataConfig, SourceLike
 from maskwright.storage import restore_folder, whole_folder, write_text
 from maskwright.suggestions import suggest
 from maskwright.tasks.config import load_task_config
+from maskwright.tasks.heads import SETTINGS_PART as SIMILARITY_SETTINGS
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.similarity.embedding_head import SETTINGS_PART as SIMILARITY_SETTINGS
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.sources import read_sources
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer

@@ -1,4 +1,4 @@
-"""`maskwright predict` and `maskwright.predict`: texts from anywhere, answers as a list, a file or a stream."""
+"""`maskwright predict` and `maskwright.predict`: texts or questions from anywhere, answers as a list, a file or a stream."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from maskwright.inference.pipeline import Pipeline, pipeline, resolve_kind
 from maskwright.inference.qa import QUESTION_ITEM
 from maskwright.ownership import owning
 from maskwright.runs.given import GivenModel
-from maskwright.runs.predict_questions import find_questions
 from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.suggestions import checks_arguments
 from maskwright.tasks.examples import read_text
-from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN
+from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN, is_squad_file, read_question_pairs
 from maskwright.tasks.qa.examples import read_text as read_exact
 from maskwright.tasks.tables import MEMORY, Table, as_table
 from maskwright.terminal import CleanConsole
 from maskwright.text.corpus import ReadingReport, text_lines
-from maskwright.text.files import ByteStream, file_format
+from maskwright.text.files import ByteStream, file_format, open_stream
 from maskwright.text.huggingface import is_dataset
 from maskwright.text.sources import read_pairs, read_source
 from maskwright.text.tokenizer.tokenizer import refuse_half_characters
@@ -278,3 +277,61 @@ def _warn_of_gaps(report: ReadingReport, source: str | None) -> None:
         sentences.append(f"{source}: {report.num_blank:,} lines or records without text have no answer")
     for sentence in sentences:
         warnings.warn(sentence, InputWarning, stacklevel=2)
+
+
+_STDIN_NAME = "standard input"
+
+
+def find_questions(
+    words: Sequence[str], source: str | None, question: str | None, columns: Sequence[str | None]
+) -> Iterator[tuple[str, str]]:
+    """Questions with their contexts: a file of both, or a `question` about texts, each of them one context.
+
+    `source` is the one word that names something to read, "-" for standard input; a text file is one context, too.
+    `columns` name the question and the context, or with a `question` the context alone.
+    """
+    name = source or next((word for word in words if len(words) == 1 and _is_squad_name(word)), None)
+    if name is not None and _has_records(name):
+        named = (None, columns[0]) if question is not None else columns
+        if question is not None and columns[1] is not None:
+            raise InputError(
+                "--second-column names the contexts beside --column for questions; with --question use"
+                " --column for the contexts"
+            )
+        chosen = (named[0] or QUESTION_COLUMN, named[1] or CONTEXT_COLUMN)
+        return read_question_pairs(name, question, chosen)
+    if any(columns):
+        raise InputError("--column and --second-column are for files of records; leave them out")
+    if question is None:
+        raise InputError("there is no question; give --question beside texts, or a file with questions and contexts")
+    texts = list(words) if name is None else [_read_whole(name)]
+    return ((question, text) for text in texts)
+
+
+def _is_squad_name(word: str) -> bool:
+    return len(word.split()) == 1 and is_squad_file(Path(word))
+
+
+def _has_records(name: str) -> bool:
+    if is_dataset(name) or Path(name).is_dir():
+        raise InputError(
+            f"questions are not read from {name}; give a .json (SQuAD), .jsonl, .csv, .tsv or .parquet file"
+        )
+    path = Path(name)
+    return is_squad_file(path) or file_format(path) in ("jsonl", "csv", "tsv", "parquet")
+
+
+def _read_whole(name: str) -> str:
+    """A text file or standard input as one text, every character in its place."""
+    if name == "-":
+        return _decode(ByteStream(Path(_STDIN_NAME), sys.stdin.buffer))
+    with open_stream(Path(name)) as stream:
+        return _decode(stream)
+
+
+def _decode(stream: ByteStream) -> str:
+    stream.check_text()
+    try:
+        return b"".join(iter(stream.read, b"")).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{stream.path} is not valid UTF-8 at byte {error.start:,}; convert it to UTF-8") from error

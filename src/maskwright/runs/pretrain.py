@@ -28,9 +28,8 @@ from maskwright.runs.folder import RunFolder, find_run, own_run
 from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.interruption import GracefulStop, LastWrites, ending_in_order
-from maskwright.runs.model import TrainedModel, build_model, fit_row_length
+from maskwright.runs.model import TrainedModel, build_model, describe_objective, fit_row_length
 from maskwright.runs.next_commands import suggest_commands
-from maskwright.runs.objective import describe_objective
 from maskwright.runs.report import write_report
 from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.terminal import CleanConsole

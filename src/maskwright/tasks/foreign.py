@@ -23,22 +23,24 @@ from maskwright.models.files.model_folder import (
 )
 from maskwright.models.transformers_encoder import TransformersEncoder
 from maskwright.models.transformers_model import ENCODER, describe_config, find_output_name, load_transformers_class
-from maskwright.tasks.kinds import SEQUENCE_CLASSES, SPAN_CLASSES, TOKEN_CLASSES, TaskKind
-from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, TokenHead, TokenTransform
-from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
-from maskwright.tasks.nlp_heads import load_nlp_head
-from maskwright.tasks.qa.span_head import SPAN_ARCHITECTURE
-from maskwright.tasks.sequence.sequence_head import SEQUENCE_ARCHITECTURE
-from maskwright.tasks.similarity.embedding_head import build_embedding_head
-from maskwright.tasks.task_head import (
+from maskwright.tasks.heads import (
+    SEQUENCE_ARCHITECTURE,
+    SPAN_ARCHITECTURE,
+    TOKEN_ARCHITECTURE,
     Answered,
     HeadFiles,
     SequenceHead,
     SequenceHeadShape,
     SequenceTransform,
     TaskHead,
+    TokenHead,
+    TokenTransform,
+    build_embedding_head,
     name_head_weights,
 )
+from maskwright.tasks.kinds import SEQUENCE_CLASSES, SPAN_CLASSES, TOKEN_CLASSES, TaskKind
+from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
+from maskwright.tasks.nlp_heads import load_nlp_head
 
 _ENDINGS = {
     SEQUENCE_CLASSES: SEQUENCE_ARCHITECTURE,

@@ -22,29 +22,35 @@ from maskwright.suggestions import suggest
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import ColumnNames, Example, ExampleFile, read_examples
 from maskwright.tasks.features import Features, featurize
+from maskwright.tasks.heads import (
+    SEQUENCE_ARCHITECTURE,
+    SETTINGS_PART,
+    SPAN_ARCHITECTURE,
+    TOKEN_ARCHITECTURE,
+    TaskHead,
+    build_embedding_head,
+    build_sequence_head,
+    build_span_head,
+    build_token_head,
+)
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.ner.examples import read_tagged_file
 from maskwright.tasks.ner.features import featurize_words
 from maskwright.tasks.ner.token_classification import TokenClassification
-from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, build_token_head
 from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
 from maskwright.tasks.nlp_heads import NLPTaskConfig, load_nlp_head
 from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN, read_questions
 from maskwright.tasks.qa.features import featurize_questions
 from maskwright.tasks.qa.question_answering import QuestionAnswering
-from maskwright.tasks.qa.span_head import SPAN_ARCHITECTURE, build_span_head
 from maskwright.tasks.sequence import classification, multi_label, regression
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
-from maskwright.tasks.sequence.sequence_head import SEQUENCE_ARCHITECTURE, build_sequence_head
-from maskwright.tasks.similarity.embedding_head import SETTINGS_PART, build_embedding_head
 from maskwright.tasks.similarity.examples import read_similarity
 from maskwright.tasks.similarity.groups import GroupLoader
 from maskwright.tasks.similarity.text_similarity import build_similarity, featurize_similarity, load_similarity
 from maskwright.tasks.tables import Table
 from maskwright.tasks.task import Task
-from maskwright.tasks.task_head import TaskHead
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 SEQUENCE_CLASSES = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING"

@@ -20,8 +20,7 @@ from torch import Tensor
 from maskwright.batch import IS_ASKED, PackedBatch, Questions, fill_missing, find_asked
 from maskwright.data.assembly import BatchAssembler, SpecialIds
 from maskwright.data.given_pairs import GivenPairs
-from maskwright.data.pair_assembly import PairAssembler
-from maskwright.data.pairs import PairDraws
+from maskwright.data.pairs import PairAssembler, PairDraws
 from maskwright.data.prefetch import prefetch
 from maskwright.data.rows import RowPlan, pack_rows
 from maskwright.data.store import SampleIndex

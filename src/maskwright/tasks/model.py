@@ -31,14 +31,13 @@ from maskwright.objectives.loss import LossSums
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.saving import CUSTOM_TYPE, ModelFiles, StoredWeight, fill_model, name_special_ids
 from maskwright.tasks.foreign import build_foreign, describe_foreign, name_foreign
+from maskwright.tasks.heads import TaskHead, TaskOutput, count_documents, name_head_weights, pool
 from maskwright.tasks.kinds import find_described_kind
 from maskwright.tasks.loader import AskedBatch, TaskBatch, TaskLoader
 from maskwright.tasks.new_model import compute_rate_factors, freeze_first_layers
 from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
 from maskwright.tasks.nlp_heads import load_nlp_head
-from maskwright.tasks.pooling import pool
 from maskwright.tasks.task import Task
-from maskwright.tasks.task_head import TaskHead, TaskOutput, count_documents, name_head_weights
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.compute.device import evaluation_mode
 from maskwright.training.distributed.world import World

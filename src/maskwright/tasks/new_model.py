@@ -18,9 +18,9 @@ from maskwright.models.files.model_folder import read_model_folder
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.models.transformers_model import is_foreign
 from maskwright.tasks.foreign import build_foreign, load_foreign_encoder
+from maskwright.tasks.heads import TaskHead, name_head_weights
 from maskwright.tasks.kinds import TaskKind
 from maskwright.tasks.task import Task
-from maskwright.tasks.task_head import TaskHead, name_head_weights
 
 _BERT_BASE_RATE, _BERT_BASE_WIDTH = 5e-5, 768
 _LARGEST_USUAL_SIZE = 0.06

@@ -19,23 +19,28 @@ from maskwright.models.any_encoder import find_hidden_size, read_hidden_state
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.files.model_folder import OWN_KEY, OWN_TYPE_PREFIX
 from maskwright.suggestions import suggest
-from maskwright.tasks.ner.token_classification import TokenClassification
-from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, TokenHead, TokenTransform, build_token_head
-from maskwright.tasks.qa.question_answering import QuestionAnswering
-from maskwright.tasks.qa.span_head import SPAN_ARCHITECTURE, build_span_head
-from maskwright.tasks.sequence.classification import Classification
-from maskwright.tasks.sequence.multi_label import MultiLabel
-from maskwright.tasks.sequence.regression import Regression
-from maskwright.tasks.sequence.sequence_head import SEQUENCE_ARCHITECTURE, build_sequence_head
-from maskwright.tasks.task import Task
-from maskwright.tasks.task_head import (
+from maskwright.tasks.heads import (
+    SEQUENCE_ARCHITECTURE,
+    SPAN_ARCHITECTURE,
+    TOKEN_ARCHITECTURE,
     HeadFiles,
     SequenceHead,
     SequenceHeadShape,
     SequenceTransform,
     TaskHead,
     TaskOutput,
+    TokenHead,
+    TokenTransform,
+    build_sequence_head,
+    build_span_head,
+    build_token_head,
 )
+from maskwright.tasks.ner.token_classification import TokenClassification
+from maskwright.tasks.qa.question_answering import QuestionAnswering
+from maskwright.tasks.sequence.classification import Classification
+from maskwright.tasks.sequence.multi_label import MultiLabel
+from maskwright.tasks.sequence.regression import Regression
+from maskwright.tasks.task import Task
 
 SETTINGS_PART = "nlp_head"
 _OWN_NAME = "MaskwrightHead"

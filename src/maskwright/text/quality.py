@@ -11,8 +11,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from maskwright.sections.data import QualityConfig
-from maskwright.text.characters import BLANK, IDEOGRAPH, LETTER, NUM_KINDS, NUMBER, SYMBOL, character_kinds, code_points
-from maskwright.text.duplicates import ExactDuplicates, NearDuplicates
+from maskwright.text.duplicates import (
+    BLANK,
+    IDEOGRAPH,
+    LETTER,
+    NUM_KINDS,
+    NUMBER,
+    SYMBOL,
+    ExactDuplicates,
+    NearDuplicates,
+    character_kinds,
+    code_points,
+)
 
 Reject = Callable[[str], str | None]
 """The reason to drop a document, or None to keep it."""

@@ -23,6 +23,7 @@ from maskwright.suggestions import suggest
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.features import Features
 from maskwright.tasks.foreign import find_missing_class
+from maskwright.tasks.heads import TaskHead
 from maskwright.tasks.kinds import ExampleSource, TaskKind, check_own_settings, find_kind
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
@@ -30,7 +31,6 @@ from maskwright.tasks.new_model import build_new, load_pretrained
 from maskwright.tasks.nlp_heads import NLPHead, check_head
 from maskwright.tasks.tables import Table
 from maskwright.tasks.task import Task
-from maskwright.tasks.task_head import TaskHead
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _UNSTATED_LENGTH = 512

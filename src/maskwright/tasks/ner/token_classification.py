@@ -18,11 +18,11 @@ from maskwright.batch import IGNORED_LABEL, PackedBatch, fill_missing, find_aske
 from maskwright.errors import InputError, InputWarning
 from maskwright.objectives.loss import LossSums
 from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.heads import pool
 from maskwright.tasks.labels import find_class, list_names, number_classes
 from maskwright.tasks.ner.examples import TaggedSentence
 from maskwright.tasks.ner.features import TaggedDocument
 from maskwright.tasks.ner.tags import Entity, list_classes, read_classes_as_tags
-from maskwright.tasks.pooling import pool
 from maskwright.tasks.scores import compute_f1, compute_macro_f1
 from maskwright.tasks.sequence.classification import score_each, weigh_classes
 from maskwright.tasks.task import OneClassTask, Scores
