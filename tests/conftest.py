@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 import torch
 import typer.main
@@ -48,11 +50,20 @@ def _products_of_fp32_stay_exact() -> Iterator[None]:
     torch.set_float32_matmul_precision(before)
 
 
-def _save_blank(figure: Any, target: Any, **options: Any) -> None:
-    if hasattr(target, "write"):
-        target.write(_BLANK_PNG)
-    else:
-        Path(target).write_bytes(_BLANK_PNG)
+class _BlankFigure(MagicMock):
+    """Takes all that is drawn on a matplotlib figure, and saves a picture of one dot."""
+
+    def subplots(self, num_rows: int = 1, num_columns: int = 1, **options: Any) -> Any:
+        axes = np.empty((num_rows, num_columns), dtype=object)
+        for place in np.ndindex(axes.shape):
+            axes[place] = MagicMock()
+        return axes.squeeze() if axes.size > 1 else axes.item()
+
+    def savefig(self, target: Any, **options: Any) -> None:
+        if hasattr(target, "write"):
+            target.write(_BLANK_PNG)
+        else:
+            Path(target).write_bytes(_BLANK_PNG)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +71,7 @@ def _pictures_are_blank(request: pytest.FixtureRequest) -> Iterator[None]:
     """Drawing curves takes longer than a tiny run; tests marked `draws` do it, and the runs of session fixtures."""
     with pytest.MonkeyPatch.context() as patch:
         if importlib.util.find_spec("matplotlib") and request.node.get_closest_marker("draws") is None:
-            patch.setattr("matplotlib.figure.Figure.savefig", _save_blank)
+            patch.setattr("matplotlib.figure.Figure", _BlankFigure)
         yield
 
 
