@@ -31,6 +31,11 @@ _BLANK_PNG = base64.b64decode(
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose tests wait for other processes come first, so that nobody waits for one of them at the end."""
+    items.sort(key=lambda item: item.path.parent.name != "faults")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _auto_precision_is_fp32(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """On CPUs, here and in processes that tests start: by a measurement it would depend on the machine and its load."""
