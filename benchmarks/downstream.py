@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from maskwright.evaluation.statistics import compute_seed_interval
-from maskwright.models.pretrained import load_encoder
+from maskwright.models.encoder import PackedEncoder
 from maskwright.text.tokenizer.tokenizer import load_tokenizer
 
 HELD_OUT_SHARE = 0.2
@@ -87,7 +87,7 @@ TASKS = {
 def build_random(model: Path, folder: Path) -> Path:
     """The same encoder with new weights, and its tokenizer."""
     torch.manual_seed(0)
-    encoder = load_encoder(model)
+    encoder = PackedEncoder.from_pretrained(model)
     encoder.reset_parameters()
     encoder.save_pretrained(folder)
     load_tokenizer(model).save(folder)

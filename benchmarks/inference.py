@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from maskwright.tasks.sequence.layouts import build_sequence_head
 
 import maskwright as mw
 from maskwright.inference.pipeline import pipeline
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
-from maskwright.tasks.sequence.layouts import build_sequence_head
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 

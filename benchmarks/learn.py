@@ -39,7 +39,7 @@ from maskwright.runs.prepare import PrepareOptions, prepare
 from maskwright.sections.data import build_sources
 from maskwright.training.compute.precision import Precision, choose_precision
 from maskwright.training.distributed.parallel import Alone
-from maskwright.training.evaluate import evaluate
+from maskwright.training.held_out import evaluate
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 TRAIN = r"^(?!.*{steps}).*maskwright train (?!--list)"
 TINY = r"maskwright train (quickstart|config.yaml|data.train=corpus.txt|stand-in.yaml)|maskwright train$"
 """Models so small that a number of steps teaches them something in seconds on any machine."""
-LARGE = r"maskwright train .*(mine.yaml|modern_|four_|ten_|hybrid|electra|classic_|continued|preset=bert_standard)"
+LARGE = r"maskwright train .*(mine.yaml|modern_|four_|ten_|hybrid|electra|classic_|continued|bert_standard)"
 """Recipes whose models or batches take a CPU minutes a step."""
 
 

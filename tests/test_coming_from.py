@@ -15,7 +15,7 @@ import maskwright as mw
 from maskwright.cli.app import app
 from maskwright.config import Config
 from maskwright.inference.pipeline import _HABITS, _OPTIONS, _RECIPES
-from maskwright.presets import PRESETS
+from maskwright.recipes import list_recipes
 
 PAGE = Path(__file__).parents[1] / "docs" / "coming-from.md"
 
@@ -74,7 +74,8 @@ def test_a_name_on_the_page_exists(code: str) -> None:
     elif re.fullmatch(r"\w+\.\w+", code):
         check_key(code)
     else:
-        assert code in (*_HABITS, *PRESETS, "[MASK]", "<mask>", "torchrun", "training", ".keras"), code
+        others = ("[MASK]", "<mask>", "torchrun", "training", ".keras")
+        assert code in (*_HABITS, *(recipe.name for recipe in list_recipes()), *others), code
 
 
 def test_the_page_has_every_kind_of_name_and_readme_links_it() -> None:

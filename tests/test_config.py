@@ -17,10 +17,8 @@ import maskwright
 from maskwright.config import Config, build_config, flatten, load_config
 from maskwright.errors import InputError
 from maskwright.models.bert import BertConfig
-from maskwright.models.modernbert import ModernBertConfig
-from maskwright.presets import PRESETS
-from maskwright.recipes import list_recipes
-from maskwright.runs.model import _MODERNBERT_NAMES
+from maskwright.models.modernbert import MODERNBERT_FAMILY, ModernBertConfig
+from maskwright.recipes import list_recipes, read_recipe
 from maskwright.sections.base import Section
 from maskwright.sections.model import ModelConfig
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
@@ -71,7 +69,7 @@ def test_overrides_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path
     config = load_config(path, ["masking.ratio=0.4"])
     assert config.masking.ratio == 0.4
     assert config.masking.unchanged_ratio == 0.2
-    assert config.masking.random_token_ratio == PRESETS["low_resource"]["masking"]["random_token_ratio"]
+    assert config.masking.random_token_ratio == read_recipe("low_resource")["masking"]["random_token_ratio"]
 
 
 def test_without_a_file_the_quickstart_is_the_start(tmp_path: Path) -> None:
@@ -212,7 +210,7 @@ def test_domain_adaptation_takes_small_steps_from_any_model() -> None:
     assert config.model.shape_overrides() == {}
 
 
-@pytest.mark.parametrize("preset", [*PRESETS, None])
+@pytest.mark.parametrize("preset", [*(recipe.name for recipe in list_recipes()), None])
 def test_a_saved_configuration_reloads_equal(tmp_path: Path, preset: str | None) -> None:
     config = build_config({"preset": preset, "run": {"name": "2024-01-05"}, "model": {"from": "a/b"}})
     config.save(tmp_path / "config.yaml")
@@ -232,7 +230,7 @@ def _attributes_read() -> set[tuple[str, str]]:
     """What modules other than the configuration's own read an attribute from, and its name."""
     found = set()
     for path in SOURCE.rglob("*.py"):
-        if path.name not in ("config.py", "presets.py") and path.parent.name != "sections":
+        if path.name != "config.py" and path.parent.name != "sections":
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                     found.add((ast.unparse(node.value), node.attr))
@@ -265,10 +263,12 @@ def test_every_setting_is_read_somewhere(section: str) -> None:
 def test_every_shape_setting_is_an_option_of_some_encoder() -> None:
     bert = {field.name for field in fields(BertConfig)}
     modernbert = {field.name for field in fields(ModernBertConfig)}
+    run_settings = MODERNBERT_FAMILY.run_settings
+    assert run_settings is not None
     for name in _shape_settings():
-        theirs = _MODERNBERT_NAMES.get(name, (name,))
+        theirs = run_settings.get(name, (name,))
         assert name in bert or set(theirs) <= modernbert, name
-    for theirs in _MODERNBERT_NAMES.values():
+    for theirs in run_settings.values():
         assert set(theirs) <= modernbert
 
 

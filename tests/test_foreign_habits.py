@@ -13,7 +13,7 @@ import maskwright as mw
 from maskwright.models.encoder import EncoderShape
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
-from maskwright.tasks.sequence.layouts import build_sequence_head
+from maskwright.tasks.sequence.sequence_head import build_sequence_head
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tiny_bert import build_tiny_bert
 

@@ -151,8 +151,8 @@ def test_names_that_a_command_writes_are_not_needed():
         "tok"
     ]
     assert find_made_names(Journey("maskwright predict ner runs/mine-ner x", "shell", [])) == ["runs/mine-ner"]
-    recipe = find_made_names(Journey("maskwright train domain_adaptation data.train=x", "shell", []))
-    assert recipe == ["runs/quickstart"]
+    recipe = find_made_names(Journey("maskwright train long_context data.train=x", "shell", []))
+    assert recipe == ["runs/modern-base"]
 
 
 def test_a_failure_is_shown_and_holds_up_only_those_who_need_it(tmp_path, small_files, capsys):

@@ -14,9 +14,10 @@ import yaml
 
 from maskwright.config import Config, build_config, load_config
 from maskwright.errors import InputError
-from maskwright.presets import PRESETS
+from maskwright.recipes import read_recipe
+from maskwright.sections.objective import MaskingConfig
 from maskwright.sections.synonyms import SYNONYMS
-from maskwright.sections.training import MaskingConfig, TrainingConfig
+from maskwright.sections.training import TrainingConfig
 
 THEIRS = """
 training:
@@ -92,7 +93,7 @@ def test_what_is_not_given_of_the_shares_is_berts(given: dict[str, float], expec
 
 
 def test_one_share_over_a_preset_keeps_the_presets_other_share() -> None:
-    assert PRESETS["low_resource"]["masking"]["random_token_ratio"] == 0.05
+    assert read_recipe("low_resource")["masking"]["random_token_ratio"] == 0.05
     assert shares(load_config(None, ["preset=low_resource", "training.mlm_replace_prob=0.85"])) == (0.05, 0.1)
     assert shares(load_config(None, ["preset=low_resource", "training.mlm_random_prob=0.1"])) == (0.1, 0.0)
 
@@ -106,7 +107,7 @@ def test_an_override_wins_over_the_file_in_either_spelling(seed_file: Path) -> N
 
 
 def test_a_preset_is_no_second_spelling() -> None:
-    assert PRESETS["quickstart"]["masking"]["ratio"] != 0.4
+    assert read_recipe("quickstart")["masking"]["ratio"] != 0.4
     assert load_config(None, ["training.mlm_mask_prob=0.4"]).masking.ratio == 0.4
 
 

@@ -16,7 +16,7 @@ from maskwright import storage
 from maskwright.data.shards import is_prepared, read_manifest
 from maskwright.errors import InputError
 from maskwright.inference.outputs import open_writer
-from maskwright.models.pretrained import resolve_folder
+from maskwright.models.files.model_folder import resolve_folder
 from maskwright.runs.prepare import prepare
 from maskwright.sections.data import build_sources
 from maskwright.storage import read_json, restore_folder, whole_folder, write_text

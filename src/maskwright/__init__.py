@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from maskwright.version import __version__
 
 if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps both lists equal
     from maskwright.batch import PackedBatch as PackedBatch
@@ -70,6 +70,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.commands import generate as generate
     from maskwright.runs.commands import prepare as prepare
     from maskwright.runs.commands import train as train
+    from maskwright.runs.create import create_mlm_dataset as create_mlm_dataset
+    from maskwright.runs.create import create_mlm_training_model as create_mlm_training_model
     from maskwright.runs.doctor.findings import CheckUp as CheckUp
     from maskwright.runs.eval.evaluate import evaluate as evaluate
     from maskwright.runs.eval.glue_report import GlueReport as GlueReport
@@ -79,8 +81,6 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.predict import predict as predict
     from maskwright.runs.pretrain import FinishedRun as FinishedRun
     from maskwright.runs.pretrain import pretrain as pretrain
-    from maskwright.runs.quick import create_mlm_dataset as create_mlm_dataset
-    from maskwright.runs.quick import create_mlm_training_model as create_mlm_training_model
     from maskwright.runs.trainer import Trainer as Trainer
     from maskwright.sections.data import AugmentationConfig as AugmentationConfig
     from maskwright.sections.data import SourceConfig as SourceConfig
@@ -184,8 +184,8 @@ _HOMES = {
     "advise_tokenizer": "maskwright.runs.commands",
     "calculate_perplexity": "maskwright.evaluation.perplexity",
     "choose_model": "maskwright.catalogue.choose",
-    "create_mlm_dataset": "maskwright.runs.quick",
-    "create_mlm_training_model": "maskwright.runs.quick",
+    "create_mlm_dataset": "maskwright.runs.create",
+    "create_mlm_training_model": "maskwright.runs.create",
     "create_nlp_head": "maskwright.tasks.nlp_heads",
     "doctor": "maskwright.runs.commands",
     "evaluate": "maskwright.runs.eval.evaluate",

@@ -13,17 +13,21 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from maskwright.errors import InputError
-from maskwright.presets import PRESETS
-from maskwright.recipes import find_config
-from maskwright.sections.adaptation import ForgettingConfig
+from maskwright.recipes import read_recipe
 from maskwright.sections.base import Section, read_value
 from maskwright.sections.data import AugmentationConfig, DataConfig, QualityConfig, TokenizerConfig
 from maskwright.sections.model import ModelConfig
-from maskwright.sections.objective import PairsConfig, PhaseConfig, ReplacedTokensConfig, check_phases
-from maskwright.sections.training import MaskingConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.sections.translation import find_spellings, translate
+from maskwright.sections.objective import (
+    ForgettingConfig,
+    MaskingConfig,
+    PairsConfig,
+    PhaseConfig,
+    ReplacedTokensConfig,
+    check_phases,
+)
+from maskwright.sections.synonyms import find_spellings, translate
+from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.storage import write_text
-from maskwright.suggestions import suggest
 from maskwright.untrusted import read_yaml
 
 
@@ -45,7 +49,7 @@ class RunConfig(Section):
 class Config(Section):
     """Everything that decides a run."""
 
-    preset: str | None = Field(default=None, description="Values to start from: " + ", ".join(PRESETS) + ".")
+    preset: str | None = Field(default=None, description="A recipe: its values are beneath those given here.")
     run: RunConfig = Field(default_factory=RunConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
@@ -77,7 +81,7 @@ class Config(Section):
 
     @classmethod
     def from_preset(cls, name: str, overrides: Mapping[str, Any] | None = None) -> Config:
-        """A preset's values, with nested `overrides` on top."""
+        """A recipe's values, with nested `overrides` on top."""
         if not isinstance(overrides, Mapping | None):
             raise InputError(
                 f"overrides are {overrides!r}; expected a dictionary such as {{'training': {{'epochs': 5}}}}"
@@ -149,7 +153,10 @@ def open_config(given: Config | Mapping[str, Any] | str | Path | None = None, se
         return build_config(given.model_dump(by_alias=True), words) if words else given
     if isinstance(given, Mapping):
         return build_config(given, words)
-    return load_config(None if given is None else find_config(str(given)), words)
+    if given is None or Path(given).is_file():
+        return load_config(given, words)
+    read_recipe(str(given), "configuration file or recipe")
+    return build_config({"preset": str(given)}, words)
 
 
 def list_settings(settings: Settings) -> list[str]:
@@ -167,7 +174,7 @@ def _write_value(value: Any) -> str:
 
 
 def build_config(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """Check nested values, those of a preset underneath them and `section.key=value` overrides on top."""
+    """Check nested values, those of a recipe underneath them (`preset`) and `section.key=value` overrides on top."""
     return _build([values, _read_overrides(overrides)])
 
 
@@ -186,7 +193,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _build(layers: Sequence[Mapping[str, Any]]) -> Config:
-    """Each layer's values win over those of the layers before it, and all of them over the preset's."""
+    """Each layer's values win over those of the layers before it, and all of them over the recipe's."""
     below = _find_preset(ChainMap(*map(dict, reversed(layers))))
     asked: dict[str, Any] = {}
     for layer in layers:
@@ -198,11 +205,9 @@ def _build(layers: Sequence[Mapping[str, Any]]) -> Config:
 
 
 def _find_preset(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of the preset that is asked for; none where none is."""
+    """The values of the recipe that is asked for; none where none is."""
     preset = values.get("preset")
-    if preset is not None and str(preset) not in PRESETS:
-        raise InputError(f"no preset '{preset}'{suggest(str(preset), PRESETS)}")
-    return PRESETS[str(preset)] if preset is not None else {}
+    return {} if preset is None else read_recipe(str(preset), "preset")
 
 
 def _check_characters(values: Mapping[str, Any]) -> None:

@@ -1,12 +1,19 @@
-"""Recipes: configuration files to start from by name, or to copy. Each begins with a header of comments."""
+"""Recipes: configuration files to start from by name, to put beneath settings of yours (`preset=NAME`), or to copy.
+
+Each begins with a header of comments.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.suggestions import suggest
+from maskwright.untrusted import read_yaml
 
 PACKAGED_FOLDER = "recipe_files"
 HEADER_FIELDS = ("For", "Command", "Run", "Reached")
@@ -36,14 +43,17 @@ def list_recipes() -> list[Recipe]:
     return [Recipe(name, path, _read_header(path)) for name, path in _find_files().items()]
 
 
-def find_config(word: str) -> Path:
-    """The file at that path, or else the recipe of that name."""
-    if Path(word).is_file():
-        return Path(word)
+def read_recipe(name: str, kind: str = "recipe") -> Mapping[str, Any]:
+    """The values of a recipe; `kind` is what an error calls it."""
     files = _find_files()
-    if word not in files:
-        raise InputError(f"no configuration file or recipe '{word}'{suggest(word, files)}")
-    return files[word]
+    if name not in files:
+        raise InputError(f"no {kind} '{name}'{suggest(name, files)}")
+    return _read_values(files[name])
+
+
+@cache
+def _read_values(path: Path) -> Mapping[str, Any]:
+    return read_yaml(path) or {}
 
 
 def _find_files() -> dict[str, Path]:

@@ -229,4 +229,4 @@ def test_a_model_whose_files_are_not_read_is_converted_first() -> None:
 def test_a_model_without_a_head_is_not_offered_as_one_with_a_head() -> None:
     lines = describe_loading(read_table().get("electra-small"))
     assert "no masked-language-model head" in lines["adapt"]
-    assert lines["Python"] == 'maskwright.models.pretrained.load_encoder("google/electra-small-discriminator")'
+    assert lines["Python"] == 'maskwright.PackedEncoder.from_pretrained("google/electra-small-discriminator")'

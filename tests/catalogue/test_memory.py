@@ -12,7 +12,7 @@ from maskwright.catalogue.memory import compute_memory, format_bytes, format_par
 from maskwright.catalogue.table import read_table
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
-from maskwright.models.weights_file import write_safetensors
+from maskwright.models.files.safetensors_file import write_safetensors
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.memory import measure_memory
 

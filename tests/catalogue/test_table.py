@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel
 
 from maskwright.catalogue.table import read_table
 from maskwright.errors import InputError
-from maskwright.models.families import FAMILIES
+from maskwright.models import FAMILIES
 from maskwright.tasks.kinds import KINDS
 
 TABLE = read_table()

@@ -177,7 +177,7 @@ def list_commands(name: str, command: Any) -> Iterator[tuple[str, set[str]]]:
     ("words", "example"),
     [
         (["--help"], "maskwright train"),
-        (["train", "--help"], "maskwright train preset=low_resource data.train=corpus.txt run.name=mine"),
+        (["train", "--help"], "maskwright train low_resource data.train=corpus.txt run.name=mine"),
         (["fill", "--help"], 'maskwright fill runs/quickstart "The for [MASK] is used to iterate over a sequence."'),
     ],
 )
@@ -282,8 +282,8 @@ def test_an_interrupt_says_how_to_go_on(command: Command, monkeypatch: pytest.Mo
         (("prepare", "wiki", "a.xml", "b.txt"), "text.wiki.preprocess.preprocess_wiki_dump", "nothing was written"),
         (("tokenizer", "show", "m"), "runs.inputs.open_tokenizer", "nothing was written"),
         (("prepare", "a.txt", "--tokenizer", "t", "--out", "b"), "runs.commands.prepare", "what is prepared so far"),
-        (("eval", "m", "glue", "folder"), "runs.evaluate.evaluate", "finished runs are kept"),
-        (("eval", "m", "mlm", "a.txt"), "runs.evaluate.evaluate", "nothing was written"),
+        (("eval", "m", "glue", "folder"), "runs.eval.evaluate.evaluate", "finished runs are kept"),
+        (("eval", "m", "mlm", "a.txt"), "runs.eval.evaluate.evaluate", "nothing was written"),
     ],
 )
 def test_an_interrupt_says_what_is_true_of_each_verb(

@@ -14,7 +14,7 @@ from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
-from maskwright.tasks.sequence.layouts import build_sequence_head
+from maskwright.tasks.sequence.sequence_head import build_sequence_head
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import rounding
 

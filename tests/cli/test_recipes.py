@@ -15,7 +15,6 @@ from rich.console import Console
 import maskwright.recipes
 from maskwright.cli.train import load_settings
 from maskwright.config import Config
-from maskwright.presets import PRESETS
 from maskwright.recipes import HEADER_FIELDS, PACKAGED_FOLDER, Recipe, list_recipes
 from maskwright.runs.model import _build_encoder
 from maskwright.runs.pretrain import pretrain
@@ -26,6 +25,7 @@ PROJECT = Path(__file__).parents[2]
 RECIPES = {recipe.name: recipe for recipe in list_recipes()}
 SHAPES = {
     "quickstart": (2, 128),
+    "bert_standard": (12, 768),
     "classic_bert_base": (12, 768),
     "modern_small": (6, 512),
     "four_minutes": (8, 640),
@@ -87,7 +87,14 @@ def test_the_table_of_the_documentation_repeats_the_header(recipe: Recipe) -> No
 
 
 def test_the_quickstart_is_the_built_in_one() -> None:
-    assert yaml.safe_load(RECIPES["quickstart"].path.read_text(encoding="utf-8")) == PRESETS["quickstart"]
+    values = yaml.safe_load(RECIPES["quickstart"].path.read_text(encoding="utf-8"))
+    assert load_settings([]) == load_settings(["quickstart"]) == Config(**values, preset="quickstart")
+
+
+@each_recipe
+def test_a_recipe_is_one_thing_by_its_name_as_a_preset_and_as_a_file(recipe: Recipe) -> None:
+    named, asked, read = (load_settings([word]) for word in (recipe.name, f"preset={recipe.name}", str(recipe.path)))
+    assert named == asked == read.model_copy(update={"preset": recipe.name})
 
 
 @pytest.mark.parametrize("name", SHAPES)

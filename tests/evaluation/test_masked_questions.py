@@ -12,7 +12,7 @@ from maskwright.evaluation.masked_questions import score_samples
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.evaluate import evaluate
+from maskwright.training.held_out import evaluate
 from tolerances import count_terms, rounding
 
 NUM_TERMS = count_terms(num_layers=1, width=16, length=24)

@@ -12,7 +12,7 @@ from maskwright.errors import InputError
 from maskwright.evaluation.perplexity import calculate_perplexity
 from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.training.evaluate import evaluate
+from maskwright.training.held_out import evaluate
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.hybrid_lm import HybridLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.evaluate import evaluate
+from maskwright.training.held_out import evaluate
 from tolerances import count_terms, rounding
 
 MAX_LENGTH = 40

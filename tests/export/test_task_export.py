@@ -21,9 +21,9 @@ from maskwright.export.task_onnx import export_task_onnx, find_same
 from maskwright.models.bert import BERT
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
-from maskwright.tasks.sequence.layouts import build_sequence_head
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
+from maskwright.tasks.sequence.sequence_head import build_sequence_head
 from maskwright.tasks.task import Task
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import assert_rounded, count_terms, rounding

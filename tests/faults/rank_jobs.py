@@ -21,7 +21,7 @@ from maskwright.sections.training import OptimizerConfig, ScheduleConfig, Traini
 from maskwright.training.batches import iterate_batches
 from maskwright.training.callbacks import Callback, EarlyStopping
 from maskwright.training.distributed.world import leave_world
-from maskwright.training.evaluate import evaluate
+from maskwright.training.held_out import evaluate
 from maskwright.training.trainer import Trainer
 
 VOCAB_SIZE = 60

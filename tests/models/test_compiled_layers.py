@@ -13,11 +13,15 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import maskwright as mw
 from maskwright.batch import PackedBatch
-from maskwright.models.attention import build_attention_mask, limit_to_window
-from maskwright.models.block_masks import BLOCK_SIZE, build_block_mask, supports_blocks
+from maskwright.models.attention import (
+    BLOCK_SIZE,
+    build_attention_mask,
+    build_block_mask,
+    limit_to_window,
+    supports_blocks,
+)
 from maskwright.models.compilation import LayerCompiler
-from maskwright.models.gelu import GELU, compute_share_below
-from maskwright.models.layers import LayerNorm, RMSNorm
+from maskwright.models.layers import GELU, LayerNorm, RMSNorm, compute_share_below
 from tolerances import assert_rounded, count_terms, rounding
 
 VOCAB_SIZE = 60

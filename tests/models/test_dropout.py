@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from maskwright.models.attention import SelfAttention
-from maskwright.models.dropout import Dropout, _draw_by_hash, _keep, drop
-from maskwright.models.gelu import GELU, _GELUOnARM
+from maskwright.models.layers import GELU, Dropout, _draw_by_hash, _GELUOnARM, _keep, drop
 from tolerances import assert_rounded, rounding, sampling
 
 

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from maskwright.errors import InputError
-from maskwright.models.weights_reading import list_weights_files, read_weights
+from maskwright.models.files.model_folder import list_weights_files, read_weights
 
 MODEL = "model.safetensors"
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import maskwright as mw
 from maskwright.batch import PackedBatch
-from maskwright.models.families import FAMILIES
+from maskwright.models import FAMILIES
 from maskwright.training.engine import Engine
 from maskwright.training.state import TrainingState
 
@@ -58,7 +58,7 @@ class Case:
 
 
 def list_cases() -> list[Any]:
-    kinds = [(family.encoder_class, None) for family in FAMILIES.values() if family.encoder_class is not mw.MPNet]
+    kinds = [(encoder_class, None) for encoder_class in FAMILIES.values() if encoder_class is not mw.MPNet]
     kinds += [(mw.ModernBERT, window) for window in WINDOWS if window is not None]
     num_shares = len(kinds)
     kinds.append((mw.MPNet, None))  # it adds scores, for which plain attention kernels serve

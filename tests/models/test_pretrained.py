@@ -8,10 +8,10 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from maskwright.errors import InputError
+from maskwright.models import FAMILIES
 from maskwright.models.bert import BERT
-from maskwright.models.families import FAMILIES, family_of
+from maskwright.models.files.model_folder import resolve_folder
 from maskwright.models.modernbert import ModernBERT
-from maskwright.models.pretrained import resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from tolerances import assert_rounded, count_terms
 
@@ -20,7 +20,7 @@ IDS = torch.randint(5, 60, (2, 9), generator=torch.Generator().manual_seed(0))
 NUM_TERMS = count_terms(num_layers=2, width=32, length=9)
 
 
-@pytest.fixture(params=[family.encoder_class for family in FAMILIES.values()], ids=lambda cls: cls.__name__)
+@pytest.fixture(params=list(FAMILIES.values()), ids=lambda cls: cls.__name__)
 def model(request):
     torch.manual_seed(0)
     encoder = request.param.from_variant("tiny", **SMALL)
@@ -30,7 +30,7 @@ def model(request):
         mask_token_id=4,
         special_token_ids=[0, 1, 2, 3, 4],
         layer_norm_eps=encoder.norm_eps,
-        mlm_head_activation=family_of(encoder).head_activation_of(encoder),
+        mlm_head_activation=encoder.head_activation,
     ).eval()
 
 
@@ -159,7 +159,7 @@ def test_encoder_without_head_is_told_apart_from_a_whole_model(model, tmp_path):
 
 def test_other_family_is_refused_by_class(model, tmp_path):
     model.save_pretrained(tmp_path)
-    other = next(f.encoder_class for f in FAMILIES.values() if not isinstance(model.encoder, f.encoder_class))
+    other = next(other for other in FAMILIES.values() if not isinstance(model.encoder, other))
     with pytest.raises(InputError, match=f"not a {other.__name__}"):
         other.from_pretrained(tmp_path)
 
@@ -213,7 +213,7 @@ def test_an_unknown_hub_id_is_one_clear_sentence(monkeypatch):
 
 @pytest.mark.parametrize("setting", [{"attention_bias": True}, {"mlp_bias": True}, {"layer_types": ["a", "b"]}])
 def test_settings_that_would_compute_something_else_are_refused(tmp_path, setting):
-    encoder = FAMILIES["modernbert"].encoder_class.from_variant("tiny", **SMALL)
+    encoder = FAMILIES["modernbert"].from_variant("tiny", **SMALL)
     encoder.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | setting))
@@ -229,6 +229,6 @@ def test_layers_listed_by_kind_are_understood(tmp_path, distance):
     shape = {**SMALL, "num_hidden_layers": 4, "intermediate_size": 48, "local_attention": 4, "pad_token_id": 0}
     theirs = ModernBertModel(ModernBertConfig(**shape, layer_types=kinds)).eval()
     theirs.save_pretrained(tmp_path)
-    ours = FAMILIES["modernbert"].encoder_class.from_pretrained(tmp_path)
+    ours = FAMILIES["modernbert"].from_pretrained(tmp_path)
     assert ours.config.global_attn_every_n_layers == distance
     assert_rounded(ours(IDS).last_hidden_state, theirs(IDS).last_hidden_state, 2 * NUM_TERMS)  # twice the layers

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertForPreTraining
 
 from maskwright.errors import InputError, InputWarning
+from maskwright.models import FAMILIES
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.families import FAMILIES
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from tolerances import assert_rounded, count_terms
 
@@ -67,7 +67,7 @@ def test_folders_load_where_transformers_is_not_installed(tmp_path):
     )
     folders = [str(tmp_path / model_type) for model_type in FAMILIES]
     result = subprocess.run([sys.executable, "-c", program, *folders], capture_output=True, text=True, check=False)
-    assert result.stdout.split() == [family.encoder_class.__name__ for family in FAMILIES.values()], result.stderr
+    assert result.stdout.split() == [encoder_class.__name__ for encoder_class in FAMILIES.values()], result.stderr
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)

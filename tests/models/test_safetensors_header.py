@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from maskwright.errors import InputError
-from maskwright.models.safetensors_header import TensorInfo, read_header
-from maskwright.models.weights_reading import read_shapes, read_tensors, read_weights
+from maskwright.models.files.model_folder import read_shapes, read_weights
+from maskwright.models.files.safetensors_file import TensorInfo, read_header, read_tensors
 
 MODEL = "model.safetensors"
 TENSORS = {"a": torch.arange(6, dtype=torch.float32).view(2, 3), "b": torch.tensor([True, False])}

@@ -6,8 +6,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, BertModel
 
 from maskwright.batch import PackedBatch
+from maskwright.models import FAMILIES
 from maskwright.models.bert import BERT
-from maskwright.models.families import FAMILIES, family_of
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from tolerances import assert_rounded, count_terms
 
@@ -99,7 +99,7 @@ def pack_into_one_row(padded: dict[str, Tensor], row_length: int) -> PackedBatch
 
 def their_gradients(theirs: torch.nn.Module, ours: MaskedLanguageModel) -> dict[str, Tensor]:
     """Gradients of transformers' model under our names."""
-    family = family_of(ours.encoder)
+    family = ours.encoder.family
     gradients = {
         name.removeprefix(f"{family.prefix}."): p.grad for name, p in theirs.named_parameters(remove_duplicate=False)
     }

@@ -5,7 +5,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from maskwright.models.weights_file import write_safetensors
+from maskwright.models.files.safetensors_file import write_safetensors
 
 TENSORS = {
     "b.weight": torch.arange(12, dtype=torch.float32).view(3, 4),

@@ -17,7 +17,7 @@ import transformers
 from safetensors.torch import save_file
 
 from maskwright.errors import InputError
-from maskwright.models.weights_reading import list_weights_files, read_config, read_shapes, read_weights
+from maskwright.models.files.model_folder import list_weights_files, read_config, read_shapes, read_weights
 
 MODEL = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -271,7 +271,7 @@ def test_pickled_weights_are_refused_and_code_is_never_run(deberta_folder: Path)
 def test_without_transformers_the_command_that_installs_it_is_given(
     deberta_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maskwright.models.transformers_loading.find_spec", lambda name: None)
+    monkeypatch.setattr("maskwright.models.transformers_model.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"'deberta-v2', which is read through transformers; run: pip install 'maskw"):
         load(deberta_folder)
 

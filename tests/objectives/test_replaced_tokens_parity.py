@@ -6,8 +6,7 @@ from torch import Tensor
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, from_padded, to_padded
-from maskwright.models.bert import BERT
-from maskwright.models.families import BERT_FAMILY
+from maskwright.models.bert import BERT, BERT_FAMILY
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from tolerances import assert_rounded, count_terms
 

@@ -21,7 +21,7 @@ from maskwright.training.callbacks import Callback
 from maskwright.training.compute.precision import Precision
 from maskwright.training.distributed.parallel import Alone
 from maskwright.training.distributed.world import World
-from maskwright.training.evaluate import evaluate
+from maskwright.training.held_out import evaluate
 from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optim.optimizers import OptimizerSet, build_optimizers
 from maskwright.training.step import TrainStep

@@ -18,8 +18,7 @@ from maskwright.data.loader import PackedLoader
 from maskwright.data.pairs import build_pairing
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
-from maskwright.models.bert import BERT
-from maskwright.models.families import BERT_FAMILY
+from maskwright.models.bert import BERT, BERT_FAMILY
 from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.sentence_pairs import CorruptedPairs, SentencePairModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
@@ -27,7 +26,7 @@ from maskwright.training.callbacks import Callback
 from maskwright.training.compute.precision import Precision
 from maskwright.training.distributed.parallel import Alone
 from maskwright.training.distributed.world import World
-from maskwright.training.evaluate import evaluate
+from maskwright.training.held_out import evaluate
 from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optim.optimizers import OptimizerSet
 from maskwright.training.step import TrainStep

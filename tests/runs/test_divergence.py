@@ -14,7 +14,7 @@ from rich.console import Console
 
 from maskwright.config import build_config
 from maskwright.errors import RunError
-from maskwright.models.pretrained import list_checkpoints
+from maskwright.models.files.model_folder import list_checkpoints
 from maskwright.runs.adapt import AdaptOptions, adapt
 from maskwright.runs.callbacks import DivergenceWatch
 from maskwright.runs.folder import RunFolder

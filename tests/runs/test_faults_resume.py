@@ -316,7 +316,7 @@ def fill_disk_between(monkeypatch: pytest.MonkeyPatch, first: int, last: int) ->
 
     def watching(self: MetricsLog) -> None:
         begin(self)
-        for place in ("training.checkpoints.write_safetensors", "models.pretrained.write_safetensors"):
+        for place in ("training.checkpoints.write_safetensors", "models.files.model_folder.write_safetensors"):
             refuse(f"maskwright.{place}", self.trainer)
         refuse("maskwright.runs.callbacks.append_text", self.trainer)
 

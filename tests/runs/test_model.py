@@ -8,6 +8,7 @@ import torch
 
 from maskwright.config import build_config
 from maskwright.errors import InputError
+from maskwright.models import FAMILIES
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
 from maskwright.runs.model import build_model, check_vocabulary, fit_row_length
@@ -29,6 +30,16 @@ def test_the_model_fits_the_tokenizer_and_the_rows(tokenizer: Tokenizer) -> None
     assert model.encoder.config.pad_token_id == tokenizer.pad_token_id
     assert model.mask_token_id == tokenizer.mask_token_id
     assert model.special_token_ids == tuple(tokenizer.all_special_ids)
+
+
+@pytest.mark.parametrize(("family", "near"), [("brt", "; did you mean 'bert'?"), ("roberta", "; did you mean 'bert'?")])
+def test_a_family_that_no_run_builds_is_refused_before_text_is_read(family: str, near: str) -> None:
+    config = build_config({"model": {"family": family}})
+    with pytest.raises(InputError) as refusal:
+        fit_row_length(config, print)
+    buildable = [name for name, encoder_class in FAMILIES.items() if encoder_class.family.run_settings is not None]
+    choices = f"{', '.join(map(repr, buildable[:-1]))} or '{buildable[-1]}'"
+    assert str(refusal.value) == f"configuration key 'model.family' is '{family}': expected {choices}{near}"
 
 
 def test_masking_and_head_settings_reach_the_model(tokenizer: Tokenizer) -> None:

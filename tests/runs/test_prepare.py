@@ -16,7 +16,7 @@ from maskwright.errors import InputError, RunError
 from maskwright.runs import prepare as module
 from maskwright.runs.prepare import PrepareOptions, describe_prepared, prepare
 from maskwright.sections.data import QualityConfig, build_sources
-from maskwright.text.encoding import TextEncoder
+from maskwright.text.tokenizer.encode import TextEncoder
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer
 

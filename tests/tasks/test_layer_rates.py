@@ -14,7 +14,7 @@ from maskwright.models.modernbert import ModernBERT
 from maskwright.sections.training import OptimizerConfig
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
-from maskwright.tasks.sequence.layouts import build_sequence_head
+from maskwright.tasks.sequence.sequence_head import build_sequence_head
 from maskwright.training.optim.optimizers import build_optimizers
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 30}

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from maskwright.errors import InputError
-from maskwright.text.encoding import encode_texts
 from maskwright.text.tokenizer.domain_tokens import DomainToken
+from maskwright.text.tokenizer.encode import encode_texts
 from maskwright.text.tokenizer.extend import add_domain_tokens
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.words import build_boundaries

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from maskwright.text.encoding import encode_corpus, encode_texts
+from maskwright.text.tokenizer.encode import encode_corpus, encode_texts
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.text.tokenizer.train import TokenizerType, train_tokenizer
 from maskwright.text.words import build_boundaries

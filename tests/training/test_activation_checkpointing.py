@@ -8,8 +8,8 @@ import transformers
 from kept_gradients import compute_gradients
 
 from maskwright.errors import InputError
+from maskwright.models.any_encoder import recompute_activations
 from maskwright.models.bert import BERT
-from maskwright.models.encoding import recompute_activations
 from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 

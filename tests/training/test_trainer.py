@@ -12,7 +12,7 @@ from maskwright.errors import InputError, RunError
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.batches import advise_faster
 from maskwright.training.callbacks import Callback
-from maskwright.training.evaluate import evaluate
+from maskwright.training.held_out import evaluate
 from maskwright.training.trainer import Trainer
 from tolerances import assert_rounded, count_terms, rounding
 

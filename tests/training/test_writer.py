@@ -96,7 +96,7 @@ class SmallDisk:
     def __init__(self, folder, capacity, monkeypatch):
         self.folder, self.capacity = folder, capacity
         self._write = checkpoints_module.write_safetensors
-        for name in ("maskwright.training.checkpoints", "maskwright.models.pretrained"):
+        for name in ("maskwright.training.checkpoints", "maskwright.models.files.model_folder"):
             monkeypatch.setattr(f"{name}.write_safetensors", self.write)
         monkeypatch.setattr(checkpoints_module, "count_free_bytes", lambda path: self.free)
         monkeypatch.setattr("maskwright.storage.count_free_bytes", lambda path: self.free)

@@ -146,7 +146,7 @@ def describe_loading(model: KnownModel) -> dict[str, str]:
         return {"adapt": adapt, "Python": f'maskwright.MaskedLanguageModel.from_pretrained("{model.id}")'}
     return {
         "adapt": f"{adapt}  (it has no masked-language-model head yet)",
-        "Python": f'maskwright.models.pretrained.load_encoder("{model.id}")',
+        "Python": f'maskwright.PackedEncoder.from_pretrained("{model.id}")',
     }
 
 

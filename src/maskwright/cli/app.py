@@ -13,10 +13,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from maskwright import __version__
 from maskwright.cli.adapt import adapt
 from maskwright.cli.doctor import doctor
-from maskwright.cli.evaluate import evaluate
+from maskwright.cli.eval import evaluate
 from maskwright.cli.export import export
 from maskwright.cli.finetune import finetune
 from maskwright.cli.models import models_app
@@ -33,6 +32,7 @@ from maskwright.errors import (
     describe_no_thread,
 )
 from maskwright.terminal import clean, echo, open_terminal
+from maskwright.version import __version__
 
 _HELP = """Pre-train, adapt, evaluate and run masked-language-model encoders.
 

@@ -202,9 +202,8 @@ def advise(
 
 def _count_parameters(name: str, tokenizer: Tokenizer, num_new: int) -> int | None:
     """What the words cost in the model beside the tokenizer; None without one."""
-    from maskwright.models.pretrained import resolve_folder
+    from maskwright.models.files.model_folder import CONFIG_FILE, read_config, resolve_folder
     from maskwright.models.resizing import count_added_parameters
-    from maskwright.models.weights_reading import CONFIG_FILE, read_config
 
     folder = Path(name).parent if Path(name).is_file() else resolve_folder(name)
     if not (folder / CONFIG_FILE).is_file():

@@ -10,7 +10,7 @@ from torch import Tensor
 from maskwright.batch import from_padded
 from maskwright.errors import RunError
 from maskwright.evaluation.rows import Ids
-from maskwright.models.encoding import encode
+from maskwright.models.any_encoder import encode
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 
 

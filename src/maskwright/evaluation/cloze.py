@@ -15,7 +15,7 @@ from maskwright.errors import InputError, RunError
 from maskwright.evaluation.answers import predict_places
 from maskwright.evaluation.records import Record, check_text, read_records
 from maskwright.evaluation.rows import Ids, group_by_length, split_batches
-from maskwright.models.encoding import find_max_length
+from maskwright.models.any_encoder import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 from maskwright.training.compute.device import evaluation_mode

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from maskwright.errors import InputError
 from maskwright.evaluation.answers import check_finite, predict_places
 from maskwright.evaluation.rows import Ids, group_by_length, split_batches
-from maskwright.models.encoding import find_max_length
+from maskwright.models.any_encoder import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.encoding import encode_corpus
+from maskwright.text.tokenizer.encode import encode_corpus
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 from maskwright.training.compute.device import evaluation_mode
 from maskwright.untrusted import shorten

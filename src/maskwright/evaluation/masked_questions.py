@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.evaluation.answers import check_finite
-from maskwright.models.encoding import encode
+from maskwright.models.any_encoder import encode
 from maskwright.objectives.loss import gather_labelled
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.training.compute.device import evaluation_mode
-from maskwright.training.evaluate import EVALUATION_RATIO, EVALUATION_SEED
+from maskwright.training.held_out import EVALUATION_RATIO, EVALUATION_SEED
 
 Floats = NDArray[np.float64]
 

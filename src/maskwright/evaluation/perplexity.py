@@ -11,7 +11,7 @@ from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.training.batches import iterate_batches
-from maskwright.training.evaluate import evaluate
+from maskwright.training.held_out import evaluate
 
 
 def calculate_perplexity(

@@ -15,10 +15,10 @@ from torch import nn
 from maskwright.config import Config, flatten
 from maskwright.errors import InputError
 from maskwright.export.comparison import Comparison
-from maskwright.models.encoding import find_hidden_size, find_max_length
+from maskwright.models.any_encoder import find_hidden_size, find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.evaluate import EVALUATION_RATIO
+from maskwright.training.held_out import EVALUATION_RATIO
 
 CARD_FILE = "README.md"
 TRAINING_CONFIG_FILE = "training_config.yaml"

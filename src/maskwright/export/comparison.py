@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from maskwright.errors import InputError, RunError
-from maskwright.models.encoding import find_max_length
+from maskwright.models.any_encoder import find_max_length
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 OWN_READER = "maskwright's own reader"

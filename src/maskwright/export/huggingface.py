@@ -26,14 +26,11 @@ from maskwright.export.comparison import (
     find_reader,
     split_rows,
 )
-from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_max_length
-from maskwright.models.families import family_of
-from maskwright.models.modernbert import ModernBERT
-from maskwright.models.pretrained import OWN_TYPE_PREFIX, describe_encoder
+from maskwright.models.any_encoder import find_max_length
+from maskwright.models.encoder import PackedEncoder, describe_encoder
+from maskwright.models.files.model_folder import CONFIG_FILE, OWN_TYPE_PREFIX
 from maskwright.models.transformers_encoder import TransformersEncoder
-from maskwright.models.transformers_loading import quiet_transformers
-from maskwright.models.weights_reading import CONFIG_FILE
+from maskwright.models.transformers_model import quiet_transformers
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.storage import read_json, write_text
 from maskwright.tasks.foreign import has_own_head
@@ -208,6 +205,10 @@ def find_encoder_obstacles(encoder: nn.Module) -> list[str]:
         return []
     if not isinstance(encoder, PackedEncoder):
         return [f"{type(encoder).__name__} is an encoder of your own, they have no architecture for it"]
+    if not encoder.family.is_in_transformers:
+        return [
+            f"transformers has no {type(encoder).__name__}; a run's own folder has the names of the published models"
+        ]
     theirs = f"Hugging Face's {type(encoder).__name__}"
     obstacles = []
     if getattr(encoder.config, "normalization_type", "layer_norm") != "layer_norm":
@@ -228,13 +229,15 @@ def _find_head_obstacles(model: MaskedLanguageModel, encoder: PackedEncoder) -> 
         obstacles.append(
             f"it predicts {model.vocab_size} tokens and embeds {encoder.vocab_size}, theirs has one vocab_size for both"
         )
-    if model.mlm_norm.eps != encoder.norm_eps:
+    if not encoder.has_mlm_transform:
+        return obstacles
+    if model.layer_norm_eps != encoder.norm_eps:
         obstacles.append(
-            f"the norm of its prediction head has eps {model.mlm_norm.eps:g} and its encoder's {encoder.norm_eps:g},"
+            f"the norm of its prediction head has eps {model.layer_norm_eps:g} and its encoder's {encoder.norm_eps:g},"
             " theirs has one for both"
         )
-    activation = family_of(encoder).head_activation_of(encoder)
-    if model.mlm_head_activation != activation and not isinstance(encoder, ModernBERT):
+    activation = encoder.head_activation
+    if model.mlm_head_activation != activation and encoder.family.head_activation_setting is None:
         obstacles.append(
             f"the activation of its prediction head is {model.mlm_head_activation}, theirs would be {activation}"
         )

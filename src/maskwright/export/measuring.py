@@ -20,7 +20,7 @@ from maskwright.objectives.loss import compute_loss_sums
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.next_tokens import shift_left
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.evaluate import EVALUATION_RATIO, EVALUATION_SEED
+from maskwright.training.held_out import EVALUATION_RATIO, EVALUATION_SEED
 
 MEASURED_LENGTH = 128
 LATENCY_BATCHES = (1, 8)

@@ -18,8 +18,8 @@ from maskwright.export.checking import Agreement, Answer, answer_with_onnx, answ
 from maskwright.export.int8 import quantize_graph
 from maskwright.export.measuring import LATENCY_BATCHES, Exam, Figures, build_exam
 from maskwright.export.onnx_graph import ExportedModel, check_packages, find_input_names, name_data_file, write_graph
-from maskwright.models.encoding import find_max_length, has_segments
-from maskwright.models.weights_reading import CONFIG_FILE
+from maskwright.models.any_encoder import find_max_length, has_segments
+from maskwright.models.files.model_folder import CONFIG_FILE
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.storage import naming_if_full, write_text
 from maskwright.text.tokenizer.tokenizer import Tokenizer

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
+from maskwright.models.any_encoder import call_foreign, has_segments, name_encoder
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import call_foreign, has_segments, name_encoder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.model import TaskModel
 

@@ -18,7 +18,7 @@ from maskwright.export.card import (
     show_code,
 )
 from maskwright.export.comparison import Comparison
-from maskwright.models.encoding import find_max_length, name_encoder
+from maskwright.models.any_encoder import find_max_length, name_encoder
 from maskwright.tasks.model import TaskModel
 
 _MOST_NAMED = 20

@@ -9,7 +9,7 @@ from typing import Any
 from maskwright.errors import InputError
 from maskwright.inference.mask_filling import FillMask, MaskedSample
 from maskwright.inference.runner import run_packed
-from maskwright.models.encoding import find_max_length
+from maskwright.models.any_encoder import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 

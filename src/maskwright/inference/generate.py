@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maskwright.batch import from_padded
 from maskwright.errors import InputError
-from maskwright.models.encoding import encode, find_max_length
+from maskwright.models.any_encoder import encode, find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import as_tokenizer
 from maskwright.training.compute.device import evaluation_mode

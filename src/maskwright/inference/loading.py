@@ -13,11 +13,11 @@ from maskwright.errors import InputError, InputWarning
 from maskwright.inference.embedding import EmbeddingSettings
 from maskwright.inference.runner import FindCausal
 from maskwright.inference.sentence_folder import read_sentence_settings
-from maskwright.models.encoding import find_input_embedding, find_max_length
-from maskwright.models.families import FAMILIES
-from maskwright.models.pretrained import OWN_TYPE_PREFIX, load_encoder, read_model_folder, resolve_folder
-from maskwright.models.transformers_loading import is_foreign
-from maskwright.models.weights_reading import read_config
+from maskwright.models import FAMILIES
+from maskwright.models.any_encoder import find_input_embedding, find_max_length
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.files.model_folder import OWN_TYPE_PREFIX, read_config, read_model_folder, resolve_folder
+from maskwright.models.transformers_model import is_foreign
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.kinds import find_objective
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -81,7 +81,7 @@ def _load_any(folder: Path) -> nn.Module:
     config = read_config(folder)
     is_native = str(config.get("model_type")).removeprefix(OWN_TYPE_PREFIX) in FAMILIES
     if is_native and find_objective(config) is not CausalLanguageModel:
-        return load_encoder(folder)
+        return PackedEncoder.from_pretrained(folder)
     if is_foreign(config):
         return load_foreign_encoder(*read_model_folder(folder), folder)
     with warnings.catch_warnings():

@@ -18,7 +18,7 @@ from maskwright.batch import PackedBatch
 from maskwright.errors import InputWarning, RunError, check_count
 from maskwright.inference.layout import RowShape, lay_out
 from maskwright.inference.samples import EncodedBatch, Sample
-from maskwright.models.encoding import encode
+from maskwright.models.any_encoder import encode
 from maskwright.training.compute.device import evaluation_mode
 from maskwright.training.micro_batches import is_out_of_memory, release_memory
 

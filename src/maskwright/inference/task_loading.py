@@ -8,7 +8,7 @@ from torch import nn
 
 from maskwright.errors import InputError
 from maskwright.inference.loading import Source, check_vocabulary, choose_tokenizer, given_tokenizer
-from maskwright.models.pretrained import resolve_folder
+from maskwright.models.files.model_folder import resolve_folder
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.task import Task
 from maskwright.text.tokenizer.tokenizer import Tokenizer

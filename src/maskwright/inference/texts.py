@@ -9,7 +9,7 @@ from torch import nn
 
 from maskwright.errors import InputError, check_count
 from maskwright.inference.kind import Name
-from maskwright.models.encoding import find_input_embedding, find_max_length
+from maskwright.models.any_encoder import find_input_embedding, find_max_length
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 NUM_SPECIALS = 2

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import check_count
-from maskwright.models.encoding import encode
+from maskwright.models.any_encoder import encode
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.terminal import CleanConsole
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch import nn
 
 from maskwright.errors import InputError
-from maskwright.models.bert import BERT, BertConfig
-from maskwright.models.encoder import build_shape
+from maskwright.models.bert import BERT, BERT_FAMILY, BertConfig
+from maskwright.models.family import TaskHeadLayout
+from maskwright.models.shape import build_shape
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,45 @@ def _build_shape(layers: int, width: int, attn_heads: int) -> dict[str, Any]:
     return build_shape(layers, width, attn_heads, intermediate_size=4 * width)
 
 
+ALBERT_FAMILY = BERT_FAMILY.derive(
+    model_type="albert",
+    architectures=("AlbertModel", "AlbertForMaskedLM"),
+    prefix="albert",
+    layer_prefix="encoder.albert_layer_groups.{}.albert_layers.0",
+    modules={**BERT_FAMILY.modules, "embedding_projection": "encoder.embedding_hidden_mapping_in"},
+    layer_modules={
+        "attention.qkv": ("attention.query", "attention.key", "attention.value"),
+        "attention.output": ("attention.dense",),
+        "attention_norm": ("attention.LayerNorm",),
+        "up": ("ffn",),
+        "down": ("ffn_output",),
+        "feed_forward_norm": ("full_layer_layer_norm",),
+    },
+    head_modules={
+        "mlm_dense": "predictions.dense",
+        "mlm_norm": "predictions.LayerNorm",
+        "mlm_output": "predictions.decoder",
+    },
+    output_bias="predictions.bias",
+    sequence_head=TaskHeadLayout(
+        "AlbertForSequenceClassification",
+        dense="albert.pooler",
+        dropout_setting="classifier_dropout_prob",
+        default_dropout=0.1,
+    ),
+    token_head=TaskHeadLayout(
+        "AlbertForTokenClassification", dropout_setting="classifier_dropout_prob", default_dropout=0.1
+    ),
+    span_head=replace(BERT_FAMILY.span_head, architecture="AlbertForQuestionAnswering"),
+    fixed_settings={**BERT_FAMILY.fixed_settings, "inner_group_num": 1},
+    unused_settings=("down_scale_factor", "eos_token_ids", "gap_size", "net_structure_type", "num_memory_blocks"),
+)
+
+
 class ALBERT(BERT):
     """`from_variant`: `tiny` 4x256 and the published `base` 12x768, `large` 24x1024, `xlarge` and `xxlarge`."""
 
+    family = ALBERT_FAMILY
     config_class = AlbertConfig
     variants: ClassVar = {
         "tiny": _build_shape(4, 256, 4),

@@ -13,18 +13,11 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, SelfAttention
-from maskwright.models.dropout import Dropout
-from maskwright.models.encoder import (
-    EncoderShape,
-    PackedEncoder,
-    build_shape,
-    check_choice,
-    check_config,
-    check_positive,
-    check_shape,
-)
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.family import Family, PairHeadLayout, TaskHeadLayout
 from maskwright.models.init import ResidualInit
-from maskwright.models.layers import Linear, NormalizationType, StochasticDepth, build_activation, build_norm
+from maskwright.models.layers import Dropout, Linear, NormalizationType, StochasticDepth, build_activation, build_norm
+from maskwright.models.shape import EncoderShape, build_shape, check_choice, check_positive, check_shape
 
 
 @dataclass(frozen=True)
@@ -100,9 +93,54 @@ class BertLayer(nn.Module):
         return self.feed_forward_norm(hidden + self.stochastic_depth(transformed))
 
 
+BERT_FAMILY = Family(
+    model_type="bert",
+    architectures=("BertModel", "BertForMaskedLM"),
+    prefix="bert",
+    layer_prefix="encoder.layer.{}",
+    modules={
+        "embeddings.word": "embeddings.word_embeddings",
+        "embeddings.position": "embeddings.position_embeddings",
+        "embeddings.token_type": "embeddings.token_type_embeddings",
+        "embeddings.norm": "embeddings.LayerNorm",
+    },
+    layer_modules={
+        "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+        "attention.output": ("attention.output.dense",),
+        "attention_norm": ("attention.output.LayerNorm",),
+        "up": ("intermediate.dense",),
+        "down": ("output.dense",),
+        "feed_forward_norm": ("output.LayerNorm",),
+    },
+    head_modules={
+        "mlm_dense": "cls.predictions.transform.dense",
+        "mlm_norm": "cls.predictions.transform.LayerNorm",
+        "mlm_output": "cls.predictions.decoder",
+    },
+    output_bias="cls.predictions.bias",
+    sequence_head=TaskHeadLayout("BertForSequenceClassification", dense="bert.pooler.dense"),
+    token_head=TaskHeadLayout("BertForTokenClassification"),
+    span_head=TaskHeadLayout("BertForQuestionAnswering", "qa_outputs", dropout_setting=None, default_dropout=0.0),
+    own_settings=("normalization_type", "use_stochastic_depth", "stochastic_depth_rate", "residual_init"),
+    fixed_settings={
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "pruned_heads": {},
+    },
+    causal_architecture="BertLMHeadModel",
+    pair_head=PairHeadLayout(
+        "BertForPreTraining", {"pooler": "bert.pooler.dense", "classifier": "cls.seq_relationship"}
+    ),
+    embedding_parts=("embeddings", "embedding_projection"),
+    run_settings={},
+)
+
+
 class BERT(PackedEncoder):
     """`from_variant`: `tiny` 4x256, `small` 6x512, `base` 12x768 or `large` 24x1024."""
 
+    family = BERT_FAMILY
     config_class = BertConfig
     variants: ClassVar = {
         "tiny": build_shape(4, 256, 4, intermediate_size=1024),
@@ -113,7 +151,7 @@ class BERT(PackedEncoder):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        check_config(self, config)
+        self.check_config(config)
         self.config = config
         self.embeddings = BertEmbeddings(config, self.embedding_size)
         self.embedding_projection = self.build_embedding_projection()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import nn
 
 from maskwright.errors import InputError
-from maskwright.models.bert import BERT, BertConfig
-from maskwright.models.encoder import build_shape
+from maskwright.models.bert import BERT, BERT_FAMILY, BertConfig
+from maskwright.models.family import TaskHeadLayout
+from maskwright.models.shape import build_shape
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,34 @@ class ElectraConfig(BertConfig):
             raise InputError(f"embedding_size is {self.embedding_size}; it must be at least 1")
 
 
+ELECTRA_FAMILY = BERT_FAMILY.derive(
+    model_type="electra",
+    architectures=("ElectraModel", "ElectraForMaskedLM"),
+    prefix="electra",
+    modules={**BERT_FAMILY.modules, "embedding_projection": "embeddings_project"},
+    head_modules={
+        "mlm_dense": "generator_predictions.dense",
+        "mlm_norm": "generator_predictions.LayerNorm",
+        "mlm_output": "generator_lm_head",
+    },
+    output_bias="generator_lm_head.bias",
+    head_activation="gelu",
+    sequence_head=TaskHeadLayout(
+        "ElectraForSequenceClassification",
+        "classifier.out_proj",
+        dense="classifier.dense",
+        activation="gelu",
+        drops_input=True,
+    ),
+    token_head=TaskHeadLayout("ElectraForTokenClassification"),
+    span_head=replace(BERT_FAMILY.span_head, architecture="ElectraForQuestionAnswering"),
+)
+
+
 class ELECTRA(BERT):
     """`from_variant`: the published discriminators `small` 12x256, `base` 12x768 and `large` 24x1024, and `tiny`."""
 
+    family = ELECTRA_FAMILY
     config_class = ElectraConfig
     variants: ClassVar = {
         "tiny": build_shape(4, 256, 4, intermediate_size=1024) | {"embedding_size": 128},

@@ -1,4 +1,8 @@
-"""What every native encoder has in common."""
+"""What every native encoder has in common, its way from and to a model folder included.
+
+A model that Hugging Face's architecture can express is written under its `model_type`, so that other tools read it;
+any other is written under a type of ours, so that they refuse it rather than compute something different.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -16,40 +19,47 @@ from torch.utils.checkpoint import checkpoint
 
 from maskwright.batch import check_padded, join_inputs
 from maskwright.errors import InputError
-from maskwright.models.attention import AttentionMask, build_attention_mask, limit_to_window
-from maskwright.models.block_masks import build_block_mask, supports_blocks
+from maskwright.models.attention import (
+    AttentionMask,
+    build_attention_mask,
+    build_block_mask,
+    limit_to_window,
+    supports_blocks,
+)
 from maskwright.models.compilation import LayerCompiler
+from maskwright.models.family import Family
+from maskwright.models.files.model_folder import (
+    CONFIG_FILE,
+    OWN_KEY,
+    OWN_TYPE_PREFIX,
+    copy_to_cpu,
+    read_model_folder,
+    read_own_settings,
+    resolve_folder,
+    write_model_folder,
+)
 from maskwright.models.init import init_weights, zero_residual_outputs
-from maskwright.models.layers import ACTIVATIONS
 from maskwright.models.output import EncoderOutput
+from maskwright.models.shape import EncoderShape
 from maskwright.suggestions import suggest
 
-_LARGEST_SIZE = 1 << 24
-_MOST_LAYERS = 1024
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "positions", "document_ids", "is_causal")
-
-
-class EncoderShape:
-    """What the configurations of encoders, frozen dataclasses, have in common: names and types are checked."""
-
-    def __new__(cls, *args: Any, **settings: Any) -> Self:
-        """Only looks at the names; the dataclass sets the fields."""
-        known = [field.name for field in fields(cls)]  # type: ignore[arg-type] # every subclass is a dataclass
-        for name in settings:
-            if name not in known:
-                raise InputError(f"{cls.__name__} has no setting '{name}'{suggest(name, known)}")
-        return super().__new__(cls)
 
 
 class PackedEncoder(nn.Module, ABC):
     """An encoder that reads packed rows: token ids (B, S) to hidden states (B, S, D).
 
-    Subclasses name their configuration class and their sizes, and build their parts from `config`.
+    Subclasses name their family, their configuration class and their sizes, and build their parts from `config`.
     """
 
+    family: ClassVar[Family]
     config_class: ClassVar[type]
     variants: ClassVar[dict[str, dict[str, Any]]]
     config: Any
+    has_mlm_transform: ClassVar[bool] = True
+    """Whether this family's prediction head has a dense layer and a norm before the output."""
+    stretching_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings of rotary positions: they are in no weight, so a trained model can take others."""
     recomputes_activations = False
     """Whether a layer's inner results are computed again in the backward pass instead of being kept."""
     layer_compiler: LayerCompiler | None = None
@@ -77,18 +87,27 @@ class PackedEncoder(nn.Module, ABC):
     @classmethod
     def from_pretrained(cls, folder_or_id: str | Path) -> Self:
         """The encoder of a saved model, from a folder or a hub id."""
-        from maskwright.models.pretrained import load_encoder
-
-        encoder = load_encoder(folder_or_id)
+        folder = resolve_folder(folder_or_id)
+        config, weights = read_model_folder(folder)
+        encoder = build_encoder(config, folder, weights)
         if not isinstance(encoder, cls):
             raise InputError(f"{folder_or_id} holds a {type(encoder).__name__}, not a {cls.__name__}")
-        return encoder
+        encoder.load_state_dict(encoder.family.from_theirs(weights, encoder.state_dict()))
+        return encoder.eval()
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the encoder alone in Hugging Face layout."""
-        from maskwright.models.pretrained import save_encoder
+        weights = self.family.to_theirs(self.state_dict())
+        write_model_folder(Path(folder), describe_encoder(self, with_head=False), copy_to_cpu(weights))
 
-        save_encoder(folder, self)
+    def check_config(self, config: Any) -> None:
+        """Refuse what an encoder cannot be built of."""
+        if not isinstance(config, EncoderShape):
+            name, kind = type(self).__name__, self.config_class.__name__
+            raise InputError(
+                f"{name} got a {type(config).__name__}; give a {kind}(...), or build it with {name}.from_variant(...)"
+                f" or {name}.from_pretrained(...)"
+            )
 
     @property
     def hidden_size(self) -> int:
@@ -121,6 +140,11 @@ class PackedEncoder(nn.Module, ABC):
     @abstractmethod
     def attention_dropout(self) -> float:
         """Share of attention weights left out in training."""
+
+    @property
+    def head_activation(self) -> str:
+        """The name of the activation in this family's prediction head, where config.json names no other."""
+        return self.family.head_activation or self.activation
 
     @property
     def mlm_head_bias(self) -> bool:
@@ -204,6 +228,10 @@ class PackedEncoder(nn.Module, ABC):
         """Keras' name, which says what to call."""
         raise InputError("an encoder is saved by encoder.save_pretrained(folder)")
 
+    def stretch(self, settings: Mapping[str, Any], ramp_share: float = 0.0) -> None:
+        """Take other `stretching_settings`: at once, or over the first share of a run where they can grow."""
+        self.config = replace(self.config, **settings)
+
     def follow(self, progress: float) -> None:
         """Take note of how much of a run is done, where something of the encoder changes with it."""
 
@@ -251,68 +279,73 @@ def _as_computed(embedded: Tensor) -> Tensor:
     return embedded.to(torch.bfloat16) if is_bf16 else embedded
 
 
-def build_shape(layers: int, width: int, attn_heads: int, intermediate_size: int) -> dict[str, Any]:
+FAMILIES: dict[str, type[PackedEncoder]] = {}
+"""The native encoders by their `model_type` in config.json; `maskwright.models` lists them."""
+
+
+def find_encoder_class(config: Mapping[str, Any], folder: Path) -> type[PackedEncoder]:
+    """The encoder that a config.json names."""
+    if "model_type" not in config:
+        raise InputError(f"{folder / CONFIG_FILE} has no 'model_type'; add the one it is{suggest('', FAMILIES)}")
+    model_type = str(config["model_type"]).removeprefix(OWN_TYPE_PREFIX)
+    if model_type not in FAMILIES:
+        raise InputError(f"{folder / CONFIG_FILE} has model_type '{model_type}'{suggest(model_type, FAMILIES)}")
+    return FAMILIES[model_type]
+
+
+def describe_encoder(encoder: PackedEncoder, with_head: bool, is_expressible: bool = True) -> dict[str, Any]:
+    """config.json of a model."""
+    family = encoder.family
+    values, own = family.split_config(encoder.config)
+    is_expressible &= own.get("normalization_type", "layer_norm") == "layer_norm"
+    is_expressible &= not family.find_unusual(encoder.config)
+    prefix = "" if is_expressible else OWN_TYPE_PREFIX
     return {
-        "num_hidden_layers": layers,
-        "hidden_size": width,
-        "num_attention_heads": attn_heads,
-        "intermediate_size": intermediate_size,
+        "model_type": f"{prefix}{family.model_type}",
+        "architectures": [f"{prefix}{family.architectures[with_head]}"],
+        **values,
+        OWN_KEY: {"encoder": own},
     }
 
 
-def check_shape(config: Any, rates: tuple[str, ...], activation: str) -> None:
-    """The checks every encoder's configuration shares; `rates` and `activation` name its fields of those kinds."""
-    for field in fields(config):
-        _check_type(field.name, getattr(config, field.name), field.default)
-    sizes = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
-    for name, largest in (*((name, _LARGEST_SIZE) for name in sizes), ("num_hidden_layers", _MOST_LAYERS)):
-        if not 1 <= getattr(config, name) <= largest:
-            raise InputError(f"{name} is {getattr(config, name)}; it must lie between 1 and {largest:,}")
-    if not 0 <= config.pad_token_id < config.vocab_size:
-        raise InputError(f"pad_token_id is {config.pad_token_id}, outside the vocabulary of {config.vocab_size}")
-    if config.hidden_size % config.num_attention_heads:
-        raise InputError(
-            f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads {config.num_attention_heads}"
-        )
-    for name in rates:
-        if not 0.0 <= getattr(config, name) < 1.0:
-            raise InputError(f"{name} is {getattr(config, name)}; it must lie in [0, 1)")
-    check_positive(config, ("initializer_range",))
-    check_choice(activation, getattr(config, activation), ACTIVATIONS)
-    check_choice("residual_init", config.residual_init, ("normal", "zero"))
+def build_encoder(config: Mapping[str, Any], folder: Path, weights: Mapping[str, Tensor]) -> PackedEncoder:
+    """The encoder a config.json describes, to be filled with `weights`; until then its own are arbitrary.
+
+    They are compared with what the configuration asks for before memory is taken for it.
+    """
+    encoder = outline_encoder(config, folder)
+    _check_shapes(encoder, weights, folder)
+    return encoder.to_empty(device="cpu")
 
 
-_TYPES: dict[type, tuple[type, str]] = {
-    bool: (bool, "True or False"),
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-    str: (str, "text"),
-}
+def outline_encoder(config: Mapping[str, Any], folder: Path) -> PackedEncoder:
+    """The encoder a config.json describes, on the meta device: its shapes and settings, no weights."""
+    encoder_class = find_encoder_class(config, folder)
+    try:
+        own = read_own_settings(config, "encoder")
+        shape = encoder_class.family.read_config(encoder_class.config_class, config, own)
+    except InputError as error:
+        raise InputError(f"{folder / CONFIG_FILE}: {error}") from error
+    with torch.device("meta"):
+        return encoder_class(shape)
 
 
-def _check_type(name: str, value: Any, default: Any) -> None:
-    """The type of a setting is that of its default."""
-    kind, expected = _TYPES.get(type(default), (object, ""))
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{name} is {value!r}; expected {expected}")
-
-
-def check_config(encoder: PackedEncoder, config: Any) -> None:
-    """Refuse what an encoder cannot be built of."""
-    if not isinstance(config, EncoderShape):
-        name, kind = type(encoder).__name__, encoder.config_class.__name__
-        raise InputError(
-            f"{name} got a {type(config).__name__}; give a {kind}(...), or build it with {name}.from_variant(...) or"
-            f" {name}.from_pretrained(...)"
-        )
-
-
-def check_positive(config: Any, names: tuple[str, ...]) -> None:
-    for name in names:
-        if not getattr(config, name) > 0:
-            raise InputError(f"{name} is {getattr(config, name)}; it must be positive")
-
-
-def check_choice(name: str, value: str, known: Any) -> None:
-    if value not in known:
-        raise InputError(f"{name} is '{value}'{suggest(str(value), known)}")
+def _check_shapes(encoder: PackedEncoder, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Compare without a copy: what ours keeps stacked is compared block by block."""
+    family = encoder.family
+    given = family.normalise(weights)
+    expected = {
+        theirs: (block.shape[0] // len(names), *block.shape[1:])
+        for name, block in encoder.state_dict().items()
+        for names in [family.their_names(name)]
+        for theirs in names
+    }
+    missing = [name for name in expected if name not in given]
+    if missing:
+        raise InputError(f"{folder} lacks {len(missing)} weights of the model, first '{missing[0]}'")
+    for name, shape in expected.items():
+        if tuple(given[name].shape) != shape:
+            raise InputError(
+                f"{folder}: '{name}' has shape {tuple(given[name].shape)}, {CONFIG_FILE} says {shape}; the two do not"
+                " belong together"
+            )

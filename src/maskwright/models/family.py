@@ -1,18 +1,20 @@
-"""How one family of models is written down by Hugging Face: the names of its weights and of its settings."""
+"""What is particular to a family of models: Hugging Face's names of its weights and settings, and of its heads.
+
+Each family describes itself in the file of its encoder, and `maskwright.models` lists them all.
+"""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskwright.errors import InputError, InputWarning
-from maskwright.models.encoder import PackedEncoder
 
 State = dict[str, Tensor]
 _LAYER_NAME = re.compile(r"layers\.(\d+)\.(.+)")
@@ -84,11 +86,42 @@ _HARMLESS_SETTINGS = frozenset(
 
 
 @dataclass(frozen=True)
+class TaskHeadLayout:
+    """How a family builds and names the head for a task: logits, with or without a dense layer before them."""
+
+    architecture: str
+    output: str = "classifier"
+    """Their name of the layer that gives the logits."""
+    dense: str | None = None
+    """Their name of a dense layer before it; None: there is none."""
+    norm: str | None = None
+    """Their name of a norm behind the dense layer's activation; None: there is none."""
+    activation: str = "tanh"
+    pooling: str = "cls"
+    has_dense_bias: bool = True
+    drops_input: bool = False
+    """Whether dropout comes before the dense layer as well as after it."""
+    dropout_setting: str | None = "classifier_dropout"
+    """Their name of the head's dropout; None: config.json has no setting for it."""
+    default_dropout: float | None = None
+    """Where there is no such setting; None: that of the hidden states."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Which of `activation`, `pooling` and `has_dense_bias` config.json decides, with its names for them."""
+
+
+@dataclass(frozen=True)
+class PairHeadLayout:
+    """The class of a model that was pre-trained on pairs of sentences as well, and its names for the pair head."""
+
+    architecture: str
+    modules: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Family:
     """One architecture's layout. Module names map to one name of theirs, or to several that we keep stacked."""
 
     model_type: str
-    encoder_class: type[PackedEncoder]
     architectures: tuple[str, str]
     """Of the encoder alone, and with a masked-language-model head."""
     prefix: str
@@ -98,8 +131,11 @@ class Family:
     modules: Mapping[str, str]
     layer_modules: Mapping[str, tuple[str, ...]]
     head_modules: Mapping[str, str]
-    """Modules of the prediction head; the output's bias goes by `output_bias`."""
+    """Modules of the prediction head, which may be the output alone; the output's bias goes by `output_bias`."""
     output_bias: str
+    sequence_head: TaskHeadLayout
+    token_head: TaskHeadLayout
+    span_head: TaskHeadLayout
     own_settings: tuple[str, ...]
     """Settings that only we have; they are kept apart in config.json."""
     fixed_settings: Mapping[str, Any]
@@ -110,8 +146,29 @@ class Family:
     """Settings of ours that are the same in all models of the family."""
     unused_settings: tuple[str, ...] = ()
     """Settings of theirs that change nothing."""
+    read_newer: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    """Settings of a config.json under the names that we read, where newer files have others."""
+    ties_output: bool = True
+    """Whether their output shares the embedding's table unless config.json denies it; if not, files hold both."""
+    is_in_transformers: bool = True
+    """Whether transformers has its classes; if not, only the code that comes with published models reads folders."""
     head_activation: str | None = None
-    """That of the prediction head in all models of the family; unset: the layers'."""
+    """That of the prediction head where config.json names none; unset: the layers'."""
+    head_activation_setting: str | None = None
+    """Their name of the prediction head's activation; None: it is the same in all models of the family."""
+    causal_architecture: str | None = None
+    """Theirs for a model that continues text; None: they have none."""
+    pair_head: PairHeadLayout | None = None
+    """Theirs for pairs of sentences in pre-training; None: they have none."""
+    embedding_parts: tuple[str, ...] = ()
+    """Modules that only `embed` uses, so that layers can stand on another encoder's embeddings; none: they cannot."""
+    run_settings: Mapping[str, tuple[str, ...]] | None = None
+    """What the `model` section of a run sets, where its names are others; None: no run builds a new one."""
+
+    def derive(self, **changes: Any) -> Family:
+        """A family that is described by its differences; what this one alone can do is not handed on."""
+        alone = {"causal_architecture": None, "pair_head": None, "embedding_parts": (), "run_settings": None}
+        return replace(self, **{**alone, **changes})
 
     def their_names(self, name: str) -> list[str]:
         """Their names for one of the encoder's weights; several when ours is theirs stacked."""
@@ -139,13 +196,13 @@ class Family:
                 found[name] = torch.cat([weights[their_name] for their_name in theirs])
         return found
 
-    def read_config(self, config: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+    def read_config(self, config_class: type, config: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
         """The encoder's configuration; settings nobody knows are left aside with a warning, wrong types refused."""
         for name, value in self.fixed_settings.items():
             if config.get(name, value) != value:
                 raise InputError(f"'{name}' is {config[name]!r}; only {value!r} is supported")
-        known = {one.name: one.default for one in fields(self.encoder_class.config_class)}
-        flat = {**_flatten_rope(config), **_read_layer_types(config)}
+        known = {one.name: one.default for one in fields(config_class)}
+        flat = self.read_newer(config)
         given = {name: flat.get(self.setting_names.get(name, name)) for name in known}
         for name in (*self.unwritten_settings, *self.own_settings):
             given[name] = own.get(name)
@@ -153,7 +210,7 @@ class Family:
         for name, value in chosen.items():
             _check_type(name, value, known[name])
         self._warn_of_strangers(config, known)
-        return self.encoder_class.config_class(**chosen)
+        return config_class(**chosen)
 
     def split_config(self, config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Settings under their names, and those that only we have."""
@@ -169,9 +226,6 @@ class Family:
         usual = {one.name: one.default for one in fields(config)}
         named = {name: getattr(config, name) for name in self.unwritten_settings}
         return {name: value for name, value in named.items() if value != usual[name]}
-
-    def head_activation_of(self, encoder: PackedEncoder) -> str:
-        return self.head_activation or encoder.activation
 
     def normalise(self, weights: Mapping[str, Tensor]) -> State:
         """Undo what differs between checkpoints: the encoder's prefix and the first release's names in norms."""
@@ -194,32 +248,3 @@ def _check_type(name: str, value: Any, default: Any) -> None:
     expected: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
     if not isinstance(value, expected) or isinstance(value, bool) != isinstance(default, bool):
         raise InputError(f"'{name}' is {value!r}; expected a value such as {default!r}")
-
-
-def _flatten_rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Newer files nest the rotary bases by kind of layer; older ones and ours have them flat."""
-    rope = config.get("rope_parameters")
-    flat = dict(config)
-    for kind, name in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
-        settings = rope.get(kind) if isinstance(rope, dict) else None
-        if isinstance(settings, dict):
-            if settings.get("rope_type", "default") != "default":
-                raise InputError(f"'rope_type' is {settings['rope_type']!r}; only 'default' is supported")
-            flat[name] = settings.get("rope_theta", flat.get(name))
-    return flat
-
-
-def _read_layer_types(config: Mapping[str, Any]) -> dict[str, int]:
-    """Newer files list the kind of every layer where older ones say how many are between two global ones."""
-    kinds = config.get("layer_types")
-    if not isinstance(kinds, list):
-        return {}
-    if len(kinds) != config.get("num_hidden_layers", len(kinds)):
-        raise InputError(
-            f"'layer_types' names {len(kinds)} layers, 'num_hidden_layers' is {config['num_hidden_layers']}"
-        )
-    is_global = [kind == "full_attention" for kind in kinds]
-    for distance in range(1, len(kinds) + 1):
-        if is_global == [layer % distance == 0 for layer in range(len(kinds))]:
-            return {"global_attn_every_n_layers": distance}
-    raise InputError("'layer_types' is irregular; only a global layer after every n-th is supported")

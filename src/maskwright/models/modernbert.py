@@ -6,25 +6,20 @@ B rows, S row length, D width, K head size.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, Rotation, SelfAttention
-from maskwright.models.dropout import Dropout
-from maskwright.models.encoder import (
-    EncoderShape,
-    PackedEncoder,
-    build_shape,
-    check_config,
-    check_positive,
-    check_shape,
-)
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.family import Family, TaskHeadLayout
 from maskwright.models.init import ResidualInit
-from maskwright.models.layers import LayerNorm, Linear, LinearAfterGate, build_activation
-from maskwright.models.rotary_ramp import RotaryRamp
+from maskwright.models.layers import Dropout, LayerNorm, Linear, LinearAfterGate, build_activation
+from maskwright.models.shape import EncoderShape, build_shape, check_positive, check_shape
 
 
 @dataclass(frozen=True)
@@ -101,10 +96,127 @@ class ModernBertLayer(nn.Module):
         return hidden + self.down(self.dropout(self.activation(value) * gate))
 
 
+class RotaryRamp(nn.Module):
+    """The bases of global and local layers, from one pair to another over a share of a run, evenly in logarithms."""
+
+    bases: Tensor
+    """(2,) on the device, where recorded passes read them anew in every step."""
+
+    def __init__(self, begin: tuple[float, float], end: tuple[float, float], share: float) -> None:
+        super().__init__()
+        self.begin, self.end, self.share = begin, end, share
+        self.register_buffer("bases", torch.tensor(begin), persistent=False)
+
+    def follow(self, progress: float) -> tuple[float, float]:
+        """Set the bases of this part of the run, and return them."""
+        done = min(1.0, progress / self.share)
+        in_global, in_local = (
+            end if done == 1 else begin * (end / begin) ** done for begin, end in zip(self.begin, self.end, strict=True)
+        )
+        self.bases[0].fill_(in_global)
+        self.bases[1].fill_(in_local)
+        return in_global, in_local
+
+
+def _read_newer_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_flatten_rope(config), **_read_layer_types(config)}
+
+
+def _flatten_rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Newer files nest the rotary bases by kind of layer; older ones and ours have them flat."""
+    rope = config.get("rope_parameters")
+    flat = dict(config)
+    for kind, name in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
+        settings = rope.get(kind) if isinstance(rope, dict) else None
+        if isinstance(settings, dict):
+            if settings.get("rope_type", "default") != "default":
+                raise InputError(f"'rope_type' is {settings['rope_type']!r}; only 'default' is supported")
+            flat[name] = settings.get("rope_theta", flat.get(name))
+    return flat
+
+
+def _read_layer_types(config: Mapping[str, Any]) -> dict[str, int]:
+    """Newer files list the kind of every layer where older ones say how many are between two global ones."""
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, list):
+        return {}
+    if len(kinds) != config.get("num_hidden_layers", len(kinds)):
+        raise InputError(
+            f"'layer_types' names {len(kinds)} layers, 'num_hidden_layers' is {config['num_hidden_layers']}"
+        )
+    is_global = [kind == "full_attention" for kind in kinds]
+    for distance in range(1, len(kinds) + 1):
+        if is_global == [layer % distance == 0 for layer in range(len(kinds))]:
+            return {"global_attn_every_n_layers": distance}
+    raise InputError("'layer_types' is irregular; only a global layer after every n-th is supported")
+
+
+_TASK_HEAD = TaskHeadLayout(
+    "ModernBertForTokenClassification",
+    dense="head.dense",
+    norm="head.norm",
+    activation="gelu",
+    has_dense_bias=False,
+    default_dropout=0.0,
+    settings={"activation": "classifier_activation", "has_dense_bias": "classifier_bias"},
+)
+"""All of its heads have the dense layer and the norm of the prediction head before the logits."""
+
+MODERNBERT_FAMILY = Family(
+    model_type="modernbert",
+    architectures=("ModernBertModel", "ModernBertForMaskedLM"),
+    prefix="model",
+    layer_prefix="layers.{}",
+    modules={
+        "word": "embeddings.tok_embeddings",
+        "embedding_norm": "embeddings.norm",
+        "final_norm": "final_norm",
+    },
+    layer_modules={
+        "attention_norm": ("attn_norm",),
+        "attention.qkv": ("attn.Wqkv",),
+        "attention.output": ("attn.Wo",),
+        "feed_forward_norm": ("mlp_norm",),
+        "up": ("mlp.Wi",),
+        "down": ("mlp.Wo",),
+    },
+    head_modules={"mlm_dense": "head.dense", "mlm_norm": "head.norm", "mlm_output": "decoder"},
+    output_bias="decoder.bias",
+    head_activation="gelu",
+    head_activation_setting="classifier_activation",
+    sequence_head=replace(
+        _TASK_HEAD,
+        architecture="ModernBertForSequenceClassification",
+        settings={**_TASK_HEAD.settings, "pooling": "classifier_pooling"},
+    ),
+    token_head=_TASK_HEAD,
+    span_head=replace(_TASK_HEAD, architecture="ModernBertForQuestionAnswering"),
+    own_settings=("residual_init",),
+    fixed_settings={"attention_bias": False, "mlp_bias": False, "decoder_bias": True, "rope_scaling": None},
+    unused_settings=(
+        "initializer_cutoff_factor",
+        "layer_norm_eps",
+        "position_embedding_type",
+        "repad_logits_with_grad",
+    ),
+    read_newer=_read_newer_settings,
+    embedding_parts=("word", "embedding_norm", "dropout"),
+    run_settings={
+        "hidden_act": ("hidden_activation",),
+        "hidden_dropout_prob": ("embedding_dropout", "mlp_dropout"),
+        "attention_probs_dropout_prob": ("attention_dropout",),
+        "layer_norm_eps": ("norm_eps",),
+        "norm_bias": ("norm_bias", "classifier_bias"),
+    },
+)
+
+
 class ModernBERT(PackedEncoder):
     """`from_variant`: `tiny` 4x256, `small` 6x512, and the published `base` 22x768 and `large` 28x1024."""
 
+    family = MODERNBERT_FAMILY
     config_class = ModernBertConfig
+    stretching_settings = ("max_position_embeddings", "global_rope_theta", "local_rope_theta")
     # The first token learns nothing of a text from masked tokens; the published models read the mean too.
     variants: ClassVar = {
         "tiny": {**build_shape(4, 256, 4, intermediate_size=384), "classifier_pooling": "mean"},
@@ -115,7 +227,7 @@ class ModernBERT(PackedEncoder):
 
     def __init__(self, config: ModernBertConfig) -> None:
         super().__init__()
-        check_config(self, config)
+        self.check_config(config)
         self.config = config
         self.word = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.embedding_norm = _build_norm(config)
@@ -181,6 +293,13 @@ class ModernBERT(PackedEncoder):
             else:
                 hidden = self.run_layer(layer, hidden, local_mask, local_rotation)
         return self.final_norm(hidden)
+
+    def stretch(self, settings: Mapping[str, Any], ramp_share: float = 0.0) -> None:
+        begin = self.config.rotary_bases
+        super().stretch(settings)
+        if ramp_share:
+            self.rotary_ramp = RotaryRamp(begin, self.config.rotary_bases, ramp_share)
+            self.follow(0.0)
 
     def follow(self, progress: float) -> None:
         """Bases on the way are the model's own: what is saved then is read as it was trained."""

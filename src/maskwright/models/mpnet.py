@@ -6,14 +6,15 @@ B rows, S row length, H attention heads.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from maskwright.models.attention import build_attention_mask
-from maskwright.models.bert import BERT, BertConfig
+from maskwright.models.bert import BERT, BERT_FAMILY, BertConfig
+from maskwright.models.family import TaskHeadLayout
 
 _FIRST_POSITION = 2
 _NUM_BUCKETS = 32
@@ -31,9 +32,38 @@ class MPNetConfig(BertConfig):
     pad_token_id: int = 1
 
 
+MPNET_FAMILY = BERT_FAMILY.derive(
+    model_type="mpnet",
+    architectures=("MPNetModel", "MPNetForMaskedLM"),
+    prefix="mpnet",
+    modules={**BERT_FAMILY.modules, "distance_bias": "encoder.relative_attention_bias"},
+    layer_modules={
+        **BERT_FAMILY.layer_modules,
+        "attention.qkv": ("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        "attention.output": ("attention.attn.o",),
+        "attention_norm": ("attention.LayerNorm",),
+    },
+    head_modules={"mlm_dense": "lm_head.dense", "mlm_norm": "lm_head.layer_norm", "mlm_output": "lm_head.decoder"},
+    output_bias="lm_head.bias",
+    head_activation="gelu",
+    sequence_head=TaskHeadLayout(
+        "MPNetForSequenceClassification",
+        "classifier.out_proj",
+        dense="classifier.dense",
+        drops_input=True,
+        dropout_setting=None,
+    ),
+    token_head=TaskHeadLayout("MPNetForTokenClassification", dropout_setting=None),
+    span_head=replace(BERT_FAMILY.span_head, architecture="MPNetForQuestionAnswering"),
+    fixed_settings={**BERT_FAMILY.fixed_settings, "relative_attention_num_buckets": _NUM_BUCKETS},
+    unwritten_settings=("type_vocab_size",),
+)
+
+
 class MPNet(BERT):
     """`max_position_embeddings` counts two rows that no token reads: a model of 512 tokens has 514."""
 
+    family = MPNET_FAMILY
     config_class = MPNetConfig
     variants: ClassVar = {
         name: {**shape, "max_position_embeddings": 514, "layer_norm_eps": 1e-5} for name, shape in BERT.variants.items()

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
+from maskwright.models.any_encoder import find_input_embedding
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_input_embedding
+from maskwright.models.transformers_model import TransformersHead
 
 _FRESH_STD = 0.02
 _ROW_SIZES = ("embedding_size", "hidden_size", "dim")
@@ -43,6 +44,29 @@ def resize_output(output: nn.Linear, new_size: int, weight: Tensor | None, mean_
     if output.bias is not None:  # the mean, since a zero would stand out among biases that have learnt to be negative
         output.bias = _replace_parameter(output.bias, grow_rows(output.bias, new_size))
     output.out_features = new_size
+
+
+def resize_transformers_model(
+    encoder: nn.Module, mlm_head: TransformersHead, new_size: int, mean_init: bool = True, noise: float = 0.0
+) -> None:
+    """Give the embedding and every table of the head `new_size` rows, in place; what was tied stays tied."""
+    config = mlm_head.rest.config
+    embedding = find_input_embedding(encoder)
+    old_tables: list[Tensor] = [] if embedding is None else [embedding.weight]
+    outputs = mlm_head.output_tables(config.vocab_size)
+    grown = dict.fromkeys(old_tables, resize_embedding(encoder, new_size, mean_init, noise))
+    for table in outputs:
+        if table not in grown:  # biases start as the mean, as those of our own heads do
+            rows = grow_rows(table, new_size, mean_init, noise) if table.ndim > 1 else grow_rows(table, new_size)
+            grown[table] = nn.Parameter(rows, requires_grad=table.requires_grad)
+    for module in mlm_head.rest.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if parameter in grown:
+                setattr(module, name, grown[parameter])
+        if isinstance(module, nn.Linear):
+            module.out_features = len(module.weight)
+    config.vocab_size = new_size
+    encoder.config = config  # one object, since all parts of the model hold it
 
 
 @torch.no_grad()

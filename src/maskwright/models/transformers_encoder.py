@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from maskwright.errors import InputError, InputWarning
+from maskwright.models.any_encoder import find_hidden_size, find_max_length, has_segments
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_hidden_size, find_max_length, has_segments
-from maskwright.models.transformers_loading import first_line
+from maskwright.models.transformers_model import first_line
 
 _UNSTATED_LENGTH = 512
 """Tokens of the longest input of an encoder that has no limit of its own, unless more are asked for."""

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError, InputWarning
 from maskwright.models.family import State
-from maskwright.models.pretrained import load_into
-from maskwright.models.transformers_head import TransformersHead
-from maskwright.models.transformers_loading import load_transformers_model
-from maskwright.models.weights_reading import WEIGHTS_FILE
+from maskwright.models.files.model_folder import WEIGHTS_FILE, load_into
+from maskwright.models.transformers_model import TransformersHead, load_transformers_model
 from maskwright.text.tokenizer.files import advise_conversion
 from maskwright.text.tokenizer.tokenizer import has_tokenizer, load_tokenizer
 

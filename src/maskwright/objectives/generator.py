@@ -14,18 +14,10 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
-from maskwright.models.bert import BERT
-from maskwright.models.dropout import Dropout
+from maskwright.models import FAMILIES
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.init import init_weights
-from maskwright.models.layers import LayerNorm
-from maskwright.models.modernbert import ModernBERT
-
-_EMBEDDING_PARTS: dict[type[PackedEncoder], tuple[str, ...]] = {
-    BERT: ("embeddings", "embedding_projection"),
-    ModernBERT: ("word", "embedding_norm", "dropout"),
-}
-"""What `run_layers` has no use for; left in place they would be weights that no loss reaches."""
+from maskwright.models.layers import Dropout, LayerNorm
 
 
 class Generator(nn.Module):
@@ -78,20 +70,21 @@ def compute_generator_config(config: Any, size: float, num_layers: int) -> Any:
 
 
 def build_layers(encoder: PackedEncoder, config: Any) -> PackedEncoder:
-    """An encoder of the same family without embeddings of its own."""
-    family = find_family_class(encoder)
-    layers = family(config)
-    for part in _EMBEDDING_PARTS[family]:
+    """An encoder of the same family without embeddings of its own, which would be weights that no loss reaches."""
+    layers = find_family_class(encoder)(config)
+    for part in encoder.family.embedding_parts:
         delattr(layers, part)
     return layers
 
 
 def find_family_class(encoder: nn.Module) -> type[PackedEncoder]:
-    for family in _EMBEDDING_PARTS:
-        if type(encoder) is family:
-            return family
-    known = " or ".join(family.__name__ for family in _EMBEDDING_PARTS)
+    """The encoder's class, where its layers can stand on the embeddings of another."""
+    known = [encoder_class for encoder_class in FAMILIES.values() if encoder_class.family.embedding_parts]
+    for encoder_class in known:
+        if type(encoder) is encoder_class:
+            return encoder_class
+    names = " or ".join(encoder_class.__name__ for encoder_class in known)
     raise InputError(
         f"the encoder is a {type(encoder).__name__}; replaced-token detection shares an encoder's embeddings, so it"
-        f" needs a {known} of maskwright"
+        f" needs a {names} of maskwright"
     )

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from maskwright.errors import InputError
-from maskwright.models.pretrained import read_own_settings
+from maskwright.models.files.model_folder import read_own_settings
 from maskwright.objectives.causal_lm import CausalLanguageModel
 from maskwright.objectives.hybrid_lm import HybridLanguageModel
 from maskwright.objectives.masked_lm import MaskedLanguageModel

@@ -21,15 +21,19 @@ from maskwright.errors import InputError, InputWarning
 from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
 from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy, TokenMasker
+from maskwright.models.any_encoder import (
+    check_has_weights,
+    encode,
+    find_hidden_size,
+    find_input_embedding,
+    find_max_length,
+)
 from maskwright.models.compilation import FunctionCompiler
-from maskwright.models.dropout import Dropout
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import encode, find_hidden_size, find_input_embedding, find_max_length
 from maskwright.models.init import init_weights
-from maskwright.models.keras_encoder import check_has_weights
-from maskwright.models.layers import ACTIVATIONS, LayerNorm, build_activation
+from maskwright.models.layers import ACTIVATIONS, Dropout, LayerNorm, build_activation
 from maskwright.models.output import MaskedLMOutput
-from maskwright.models.transformers_head import TransformersHead
+from maskwright.models.transformers_model import TransformersHead
 from maskwright.objectives import arguments
 from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
 from maskwright.objectives.next_tokens import shift_left
@@ -100,6 +104,7 @@ class MaskedLanguageModel(Objective):
         self.special_token_ids = tuple(sorted({int(token_id) for token_id in special_token_ids}))
         self.mlm_head_activation = mlm_head_activation
         self.initializer_range = initializer_range
+        self.layer_norm_eps = layer_norm_eps
         self.seed = seed
         self.mask_ratio = mask_ratio
         self.masker = build_masker(
@@ -119,17 +124,22 @@ class MaskedLanguageModel(Objective):
         self.encoder = encoder
         self.mlm_head = mlm_head
         if mlm_head is None:
-            self._build_head(mlm_head_dropout, layer_norm_eps, tie_word_embeddings)
+            self._build_head(mlm_head_dropout, tie_word_embeddings)
         else:
             self.mlm_dropout = Dropout(mlm_head_dropout)
 
-    def _build_head(self, dropout: float, norm_eps: float, ties: bool | None) -> None:
+    def _build_head(self, dropout: float, ties: bool | None) -> None:
         encoder, hidden_size = self.encoder, find_hidden_size(self.encoder)
         head_size = encoder.embedding_size if isinstance(encoder, PackedEncoder) else hidden_size
-        self.mlm_dense = nn.Linear(hidden_size, head_size, bias=getattr(encoder, "mlm_head_bias", True))
-        self.mlm_activation = build_activation(self.mlm_head_activation)
+        if getattr(encoder, "has_mlm_transform", True):
+            self.mlm_dense: nn.Module = nn.Linear(hidden_size, head_size, bias=getattr(encoder, "mlm_head_bias", True))
+            self.mlm_activation = build_activation(self.mlm_head_activation)
+            self.mlm_norm: nn.Module = LayerNorm(
+                head_size, eps=self.layer_norm_eps, bias=getattr(encoder, "mlm_norm_bias", True)
+            )
+        else:
+            self.mlm_dense, self.mlm_activation, self.mlm_norm = nn.Identity(), nn.Identity(), nn.Identity()
         self.mlm_dropout = Dropout(dropout)
-        self.mlm_norm = LayerNorm(head_size, eps=norm_eps, bias=getattr(encoder, "mlm_norm_bias", True))
         self.mlm_output = nn.Linear(head_size, self.vocab_size)
         for part in (self.mlm_dense, self.mlm_norm, self.mlm_output):
             init_weights(part, self.initializer_range)

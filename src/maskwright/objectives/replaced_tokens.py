@@ -19,8 +19,8 @@ from maskwright.errors import InputError
 from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.strategies import build_masker
 from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy, TokenMasker
+from maskwright.models.any_encoder import encode
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import encode
 from maskwright.objectives import arguments
 from maskwright.objectives.detection_head import DetectionHead, DetectionOutput
 from maskwright.objectives.generator import Generator, find_family_class

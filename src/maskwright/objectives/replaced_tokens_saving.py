@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
-from maskwright.models.families import family_of
+from maskwright.models.encoder import build_encoder, describe_encoder
 from maskwright.models.family import State
-from maskwright.models.pretrained import (
+from maskwright.models.files.model_folder import (
+    CONFIG_FILE,
     OWN_KEY,
-    build_encoder,
     copy_to_cpu,
-    describe_encoder,
     load_into,
     read_model_folder,
     read_own_settings,
     resolve_folder,
 )
-from maskwright.models.weights_reading import CONFIG_FILE, read_tensors
+from maskwright.models.files.safetensors_file import read_tensors
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.text.tokenizer.tokenizer import as_tokenizer
@@ -42,7 +41,7 @@ def snapshot_replaced_tokens(model: ReplacedTokenDetection, tokenizer: Any = Non
         config |= {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
         config |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
     others = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(_ENCODER)}
-    weights = copy_to_cpu(family_of(model.encoder).to_theirs(model.encoder.state_dict()), wait)
+    weights = copy_to_cpu(model.encoder.family.to_theirs(model.encoder.state_dict()), wait)
     return ModelSnapshot(config, weights, tokenizer, {OTHERS_FILE: copy_to_cpu(others, wait)})
 
 
@@ -61,7 +60,7 @@ def fill_replaced_tokens(model: ReplacedTokenDetection, folder: Path) -> None:
 
 
 def _fill(model: ReplacedTokenDetection, weights: State, folder: Path) -> None:
-    encoder_state = family_of(model.encoder).from_theirs(weights, list(model.encoder.state_dict()))
+    encoder_state = model.encoder.family.from_theirs(weights, list(model.encoder.state_dict()))
     state = {f"{_ENCODER}{name}": tensor for name, tensor in encoder_state.items()}
     load_into(model, state | _read_others(folder), folder)
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from maskwright.errors import InputError
 from maskwright.masking.strategies import build_masker
-from maskwright.models.resizing import resize_embedding, resize_output, set_rows_to_means
-from maskwright.models.transformers_resizing import resize_transformers_model
+from maskwright.models.resizing import resize_embedding, resize_output, resize_transformers_model, set_rows_to_means
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer.spelling import cut_word
 from maskwright.text.tokenizer.tokenizer import Tokenizer

@@ -11,26 +11,26 @@ from typing import Any
 from torch import nn
 
 from maskwright.errors import InputError, InputWarning
-from maskwright.models.encoder import PackedEncoder
-from maskwright.models.families import BERT_FAMILY, FAMILIES, MODERNBERT_FAMILY, family_of
+from maskwright.models import FAMILIES
+from maskwright.models.any_encoder import find_stable_names
+from maskwright.models.encoder import PackedEncoder, build_encoder, describe_encoder, find_encoder_class
 from maskwright.models.family import Family, State
-from maskwright.models.fine_tuned import find_task_architecture
-from maskwright.models.keras_encoder import find_stable_names
-from maskwright.models.pretrained import (
+from maskwright.models.files.model_folder import (
+    CONFIG_FILE,
     OWN_KEY,
     OWN_TYPE_PREFIX,
-    build_encoder,
+    WEIGHTS_FILE,
     copy_to_cpu,
-    describe_encoder,
-    find_family,
+    find_task_architecture,
     load_into,
+    read_config,
     read_model_folder,
     read_own_settings,
+    read_shapes,
     resolve_folder,
     warn_of_unused,
 )
-from maskwright.models.transformers_loading import describe_config, is_foreign
-from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_config, read_shapes
+from maskwright.models.transformers_model import describe_config, is_foreign
 from maskwright.objectives.foreign_lm import fill_foreign, load_foreign, to_foreign_state
 from maskwright.objectives.kinds import Build, describe_objective, find_objective
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -85,10 +85,10 @@ def load_masked_lm(
     if is_foreign(config):
         return build(**load_foreign(config, weights, folder, may_lack_head, settings)).eval()
     if config.get("model_type") != CUSTOM_TYPE:
-        _check_has_head(find_family(config, folder), weights, folder, may_lack_head)
+        _check_has_head(find_encoder_class(config, folder), weights, folder, may_lack_head)
         native = build_encoder(config, folder, weights)
         settings = {**_guess_settings(folder, config, native), **settings}
-        is_tied = config.get("tie_word_embeddings", True)
+        is_tied = config.get("tie_word_embeddings", native.family.ties_output)
         if not isinstance(is_tied, bool):
             raise InputError(f"{folder / CONFIG_FILE}: 'tie_word_embeddings' is {is_tied!r}; expected true or false")
         model = build(native, tie_word_embeddings=is_tied, **settings)
@@ -129,7 +129,7 @@ def _custom_names(model: MaskedLanguageModel) -> dict[str, str]:
 
 
 def _from_theirs(model: MaskedLanguageModel, encoder: PackedEncoder, weights: State) -> State:
-    family = family_of(encoder)
+    family = encoder.family
     encoder_state = family.from_theirs(weights, encoder.state_dict())
     state = {f"encoder.{name}": tensor for name, tensor in encoder_state.items()}
     given = family.normalise(weights)
@@ -148,7 +148,7 @@ def _find_unused(
     model: MaskedLanguageModel, encoder: PackedEncoder, weights: State, used_elsewhere: Iterable[str]
 ) -> set[str]:
     """Modules, or single weights of those that are used, without a place in a masked language model."""
-    family = family_of(encoder)
+    family = encoder.family
     used = {theirs for name in encoder.state_dict() for theirs in family.their_names(name)}
     used |= {*_head_names(model, family).values(), f"{family.head_modules['mlm_output']}.weight", _decoder_bias(family)}
     elsewhere = {name.removeprefix(f"{family.prefix}.") for name in used_elsewhere}
@@ -159,22 +159,24 @@ def _find_unused(
 
 def _describe(model: MaskedLanguageModel, encoder: PackedEncoder) -> dict[str, Any]:
     """config.json, with what the head adds to the encoder's under the family's names."""
-    family = family_of(encoder)
+    family = encoder.family
     head: dict[str, Any] = {"tie_word_embeddings": model.is_tied}
-    is_expressible = model.vocab_size == encoder.vocab_size and model.mlm_norm.eps == encoder.norm_eps
-    if family is MODERNBERT_FAMILY:
-        head |= {"classifier_activation": model.mlm_head_activation}
-    else:
-        is_expressible &= model.mlm_head_activation == family.head_activation_of(encoder)
-    if model.mode == "clm" and family is BERT_FAMILY:
-        head |= {"is_decoder": True, "architectures": ["BertLMHeadModel"]}
+    is_expressible = model.vocab_size == encoder.vocab_size
+    if encoder.has_mlm_transform:
+        is_expressible &= model.layer_norm_eps == encoder.norm_eps
+    if family.head_activation_setting is not None:
+        head |= {family.head_activation_setting: model.mlm_head_activation}
+    elif encoder.has_mlm_transform:
+        is_expressible &= model.mlm_head_activation == encoder.head_activation
+    if model.mode == "clm" and family.causal_architecture is not None:
+        head |= {"is_decoder": True, "architectures": [family.causal_architecture]}
     else:
         is_expressible &= not model.predicts_next
     return describe_encoder(encoder, with_head=True, is_expressible=is_expressible) | head
 
 
 def _to_theirs(model: MaskedLanguageModel, encoder: PackedEncoder) -> State:
-    family = family_of(encoder)
+    family = encoder.family
     weights = {f"{family.prefix}.{name}": value for name, value in family.to_theirs(encoder.state_dict()).items()}
     for ours, theirs in _head_names(model, family).items():
         weights[theirs] = model.state_dict()[ours]
@@ -184,17 +186,17 @@ def _to_theirs(model: MaskedLanguageModel, encoder: PackedEncoder) -> State:
 
 
 def _has_head(family: Family, weights: Mapping[str, Any]) -> bool:
-    return f"{family.head_modules['mlm_dense']}.weight" in weights
+    return f"{next(iter(family.head_modules.values()))}.weight" in weights
 
 
 def lacks_head(folder: Path) -> bool:
     """Whether a folder of a native family holds an encoder alone; others are not looked into."""
-    family = FAMILIES.get(str(read_config(folder).get("model_type")).removeprefix(OWN_TYPE_PREFIX))
-    return family is not None and not _has_head(family, read_shapes(folder))
+    encoder_class = FAMILIES.get(str(read_config(folder).get("model_type")).removeprefix(OWN_TYPE_PREFIX))
+    return encoder_class is not None and not _has_head(encoder_class.family, read_shapes(folder))
 
 
-def _check_has_head(family: Family, weights: State, folder: Path, may_lack_head: bool) -> None:
-    if _has_head(family, weights):
+def _check_has_head(encoder_class: type[PackedEncoder], weights: State, folder: Path, may_lack_head: bool) -> None:
+    if _has_head(encoder_class.family, weights):
         return
     if not may_lack_head:
         architecture = find_task_architecture(read_config(folder))
@@ -205,7 +207,7 @@ def _check_has_head(family: Family, weights: State, folder: Path, may_lack_head:
             )
         raise InputError(
             f"{folder} holds an encoder without a masked-language-model head; train one with maskwright adapt, or load"
-            f" it with {family.encoder_class.__name__}.from_pretrained and wrap it in a new MaskedLanguageModel"
+            f" it with {encoder_class.__name__}.from_pretrained and wrap it in a new MaskedLanguageModel"
         )
     warnings.warn(
         f"{folder} holds an encoder without a prediction head; it gets a new one, which knows nothing yet",
@@ -219,11 +221,11 @@ def _decoder_bias(family: Family) -> str:
 
 
 def _head_names(model: MaskedLanguageModel, family: Family) -> dict[str, str]:
-    """Our names of the head's own weights to theirs; a tied output weight is the embedding's."""
+    """Our names of the head's weights to theirs; a tied output weight is the embedding's where they tie it too."""
     names = {}
     for ours, theirs in family.head_modules.items():
         for name, _ in getattr(model, ours).named_parameters():
-            if not _is_shared(model, f"{ours}.{name}"):
+            if not (family.ties_output and _is_shared(model, f"{ours}.{name}")):
                 names[f"{ours}.{name}"] = f"{theirs}.{name}"
     names["mlm_output.bias"] = family.output_bias
     return names
@@ -252,7 +254,7 @@ def _head_settings(model: MaskedLanguageModel) -> dict[str, Any]:
     return {
         "mlm_head_activation": model.mlm_head_activation,
         "initializer_range": model.initializer_range,
-        "layer_norm_eps": model.mlm_norm.eps,
+        "layer_norm_eps": model.layer_norm_eps,
     }
 
 
@@ -260,11 +262,12 @@ def _guess_settings(folder: Path, config: Mapping[str, Any], encoder: PackedEnco
     """Settings of a model that others made: its own configuration, and the special tokens of its tokenizer."""
     settings = {
         "vocab_size": encoder.vocab_size,
-        "mlm_head_activation": family_of(encoder).head_activation_of(encoder),
+        "mlm_head_activation": encoder.head_activation,
         "layer_norm_eps": encoder.norm_eps,
     }
-    if family_of(encoder) is MODERNBERT_FAMILY:
-        settings["mlm_head_activation"] = str(config.get("classifier_activation", "gelu"))
+    activation_setting = encoder.family.head_activation_setting
+    if activation_setting is not None:
+        settings["mlm_head_activation"] = str(config.get(activation_setting, encoder.head_activation))
     if has_tokenizer(folder):
         tokenizer = load_tokenizer(folder)
         settings |= {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": tokenizer.all_special_ids}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from maskwright.batch import IGNORED_LABEL, PackedBatch
 from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch
-from maskwright.models.encoding import encode, find_hidden_size
+from maskwright.models.any_encoder import encode, find_hidden_size
 from maskwright.models.init import init_weights
 from maskwright.objectives.loss import LossSums, compute_loss_sums, gather_labelled
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -97,13 +97,13 @@ class SentencePairModel(MaskedLanguageModel):
             mlm_head_activation=model.mlm_head_activation,
             initializer_range=model.initializer_range,
             mlm_head_dropout=model.mlm_head_dropout,
-            layer_norm_eps=model.mlm_norm.eps,
+            layer_norm_eps=model.layer_norm_eps,
             tie_word_embeddings=model.is_tied,
             seed=model.seed,
             **model.masker.settings(),
         )
         paired.mlm_dense, paired.mlm_norm, paired.mlm_output = model.mlm_dense, model.mlm_norm, model.mlm_output
-        paired.pair_head.to(model.mlm_dense.weight.device)
+        paired.pair_head.to(model.mlm_output.weight.device)
         return paired.train(model.training)
 
     @property

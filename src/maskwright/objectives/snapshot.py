@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.models.family import State
-from maskwright.models.pretrained import write_model_folder
-from maskwright.models.sentence_files import write_small_files
-from maskwright.models.weights_file import write_safetensors
+from maskwright.models.files.model_folder import write_model_folder
+from maskwright.models.files.safetensors_file import write_safetensors
+from maskwright.models.files.sentence_files import write_small_files
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 

@@ -14,16 +14,13 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
+from maskwright.models.any_encoder import encode, has_segments
 from maskwright.models.bert import BERT
-from maskwright.models.electra import ELECTRA, ElectraConfig
-from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import encode, has_segments
-from maskwright.models.families import ELECTRA_FAMILY
+from maskwright.models.electra import ELECTRA, ELECTRA_FAMILY, ElectraConfig
+from maskwright.models.encoder import PackedEncoder, build_encoder, describe_encoder
 from maskwright.models.family import State
-from maskwright.models.pretrained import (
-    build_encoder,
+from maskwright.models.files.model_folder import (
     copy_to_cpu,
-    describe_encoder,
     load_into,
     read_model_folder,
     resolve_folder,

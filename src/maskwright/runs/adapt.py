@@ -13,10 +13,9 @@ from rich.console import Console
 
 from maskwright.config import Config, build_config, change_config
 from maskwright.errors import InputError, RunError
-from maskwright.models.pretrained import read_own_settings, resolve_folder
-from maskwright.models.weights_reading import read_config
+from maskwright.models.files.model_folder import read_config, read_own_settings, resolve_folder
 from maskwright.objectives.saving import lacks_head
-from maskwright.presets import PRESETS
+from maskwright.recipes import read_recipe
 from maskwright.runs.export import ExportOptions, export_model, is_exported
 from maskwright.runs.folder import RunFolder, check_same_config, own_run, refuse_finished
 from maskwright.runs.forgetting import MEASURED_SHARE
@@ -31,7 +30,7 @@ from maskwright.text.sources import read_sources
 from maskwright.text.tokenizer.advise import advise_vocabulary
 from maskwright.training.distributed.world import is_main_process
 
-_PRESET = "domain_adaptation"
+_RECIPE = "domain_adaptation"
 _EVALUATE_EVERY_STEPS = 100
 _MIN_COUNT = 20
 _HEAD_BATCHES = 20
@@ -101,7 +100,7 @@ def _build_config(model: str, options: AdaptOptions) -> Config:
     out = options.out or Path("runs") / f"{_NAME.sub('-', Path(model).name)}-adapted"
     texts, general = build_sources(list(options.texts)), build_sources(list(options.general))
     values: dict[str, Any] = {
-        "preset": _PRESET,
+        "preset": _RECIPE,
         "run": {"name": out.name, "out": str(out.parent)},
         "model": {"from": model, "mlm_head_dropout": _choose_head_dropout(model)},
         "data": {"train": texts},
@@ -128,7 +127,7 @@ def _choose_head_dropout(model: str) -> float:
     The heads of transformers have no dropout.
     """
     own = read_own_settings(read_config(resolve_folder(model)), "masked_lm").get("mlm_head_dropout", 0.0)
-    return min(float(own), float(PRESETS[_PRESET]["model"]["mlm_head_dropout"]))
+    return min(float(own), float(read_recipe(_RECIPE)["model"]["mlm_head_dropout"]))
 
 
 def _with_new_tokens(config: Config, model: str, options: AdaptOptions, say: Say) -> Config:

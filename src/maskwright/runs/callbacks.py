@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import BadStepsError, RunError
-from maskwright.models.pretrained import list_checkpoints
+from maskwright.models.files.model_folder import list_checkpoints
 from maskwright.runs.folder import RunFolder
 from maskwright.storage import append_text
 from maskwright.text.tokenizer.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ from maskwright.training.checkpoints import (
     is_whole,
     name_best,
 )
-from maskwright.training.evaluate import choose_token_loss
+from maskwright.training.held_out import choose_token_loss
 
 _BEST_FILE_BYTES = 100
 

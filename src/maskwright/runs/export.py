@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from maskwright import __version__
 from maskwright.config import Config, load_config
 from maskwright.errors import InputError
 from maskwright.export.card import CARD_FILE, TRAINING_CONFIG_FILE, CardOptions, Origin, build_card
@@ -19,9 +18,7 @@ from maskwright.export.detector import build_detector_card, export_detector
 from maskwright.export.huggingface import export_huggingface, export_task_huggingface
 from maskwright.export.sentence_transformers import export_sentence_transformers
 from maskwright.export.task_card import TaskOrigin, build_task_card
-from maskwright.models.fine_tuned import find_task_architecture
-from maskwright.models.pretrained import read_own_settings, resolve_folder
-from maskwright.models.weights_reading import read_config
+from maskwright.models.files.model_folder import find_task_architecture, read_config, read_own_settings, resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
 from maskwright.objectives.token_detector import TokenDetector, as_electra
@@ -40,6 +37,7 @@ from maskwright.tasks.similarity.embedding_head import SETTINGS_PART as SIMILARI
 from maskwright.text.builtin import read_python_documentation
 from maskwright.text.sources import read_sources
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
+from maskwright.version import __version__
 
 HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX = "hf", "sentence-transformers", "onnx"
 TARGETS = (HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX)

@@ -13,7 +13,7 @@ from typing import Any
 
 from maskwright.config import Config, flatten, load_config
 from maskwright.errors import InputError
-from maskwright.models.pretrained import CHECKPOINTS_FOLDER, MODEL_FOLDER
+from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER
 from maskwright.ownership import LOCK_FILE, Say, owning
 from maskwright.storage import PARSING_ERRORS, read_json, write_text
 from maskwright.text.tokenizer.tokenizer import Tokenizer

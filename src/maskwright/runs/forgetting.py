@@ -20,7 +20,7 @@ from maskwright.text.text_pairs import list_texts
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics, write_weights
 from maskwright.training.distributed.world import World
-from maskwright.training.evaluate import Evaluation, evaluate
+from maskwright.training.held_out import Evaluation, evaluate
 
 MEASURED_SHARE = 0.5
 """Of the general texts, those with the lowest hashes are measured; the others may be learnt from."""

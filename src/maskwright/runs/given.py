@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from maskwright.errors import InputError
-from maskwright.models.encoding import has_segments
+from maskwright.models.any_encoder import has_segments
 from maskwright.objectives.objective import Objective
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.sections.data import SourceConfig, SourceLike

@@ -27,13 +27,13 @@ from maskwright.data.shards import (
 )
 from maskwright.data.store import StoreBuilder, TokenStore
 from maskwright.errors import InputError
-from maskwright.models.pretrained import resolve_folder
+from maskwright.models.files.model_folder import resolve_folder
 from maskwright.runs.augmentation import AugmentedLoader
 from maskwright.runs.texts import Documents, Say, Spill, build_spill, read_documents
 from maskwright.sections.data import AugmentationConfig, QualityConfig, build_sources
 from maskwright.storage import naming
-from maskwright.text.encoding import encode_ids, encode_texts
 from maskwright.text.text_pairs import Document, TextPair, list_texts
+from maskwright.text.tokenizer.encode import encode_ids, encode_texts
 from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_texts, load_tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer
 from maskwright.text.words import build_boundaries

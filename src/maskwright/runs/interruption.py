@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from maskwright.errors import LostProcessError, RunError, RunInterruptedError, describe_no_thread
-from maskwright.models.pretrained import list_checkpoints
+from maskwright.models.files.model_folder import list_checkpoints
 from maskwright.runs.folder import RunFolder
 from maskwright.sections.training import TrainingConfig
 from maskwright.storage import is_full

@@ -28,8 +28,7 @@ def _count(name: str, folder: Path) -> ModelMemory:
     # Here, so that the answer about a known name does not wait for torch.
     import torch
 
-    from maskwright.models.pretrained import resolve_folder
-    from maskwright.models.weights_reading import read_shapes
+    from maskwright.models.files.model_folder import read_shapes, resolve_folder
 
     shapes = read_shapes(resolve_folder(folder))
     # Whole numbers of these sizes are positions and the like; weights in whole numbers are of 8 bits.

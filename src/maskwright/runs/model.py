@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,35 +12,26 @@ from torch import nn
 from maskwright.config import Config, change_config
 from maskwright.errors import InputError, InputWarning
 from maskwright.masking.strategies import build_masker
-from maskwright.models.bert import BERT
-from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_max_length
-from maskwright.models.modernbert import ModernBERT
-from maskwright.models.pretrained import outline_encoder, resolve_folder
-from maskwright.models.rotary_ramp import RotaryRamp
-from maskwright.models.transformers_loading import is_foreign
-from maskwright.models.weights_reading import read_config
+from maskwright.models import FAMILIES
+from maskwright.models.any_encoder import find_max_length
+from maskwright.models.encoder import PackedEncoder, outline_encoder
+from maskwright.models.files.model_folder import read_config, resolve_folder
+from maskwright.models.transformers_model import is_foreign
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.objectives.replaced_tokens_saving import OTHERS_FILE
 from maskwright.objectives.resizing import extend_vocabulary, resize_vocabulary
 from maskwright.objectives.saving import CUSTOM_TYPE, load_masked_lm
 from maskwright.objectives.sentence_pair_saving import continue_with_pairs
-from maskwright.presets import PRESETS
+from maskwright.recipes import read_recipe
 from maskwright.runs.objective import check_objective, choose_kind
 from maskwright.runs.texts import Say
+from maskwright.suggestions import suggest_near
 from maskwright.text.tokenizer.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
+from maskwright.untrusted import shorten
 
 TrainedModel = MaskedLanguageModel | ReplacedTokenDetection
-_FAMILIES: dict[str, type[PackedEncoder]] = {"bert": BERT, "modernbert": ModernBERT}
 _MAX_SPARE_TOKENS = 128
-_MODERNBERT_NAMES = {
-    "hidden_act": ("hidden_activation",),
-    "hidden_dropout_prob": ("embedding_dropout", "mlp_dropout"),
-    "attention_probs_dropout_prob": ("attention_dropout",),
-    "layer_norm_eps": ("norm_eps",),
-    "norm_bias": ("norm_bias", "classifier_bias"),
-}
 
 
 def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
@@ -83,6 +73,7 @@ def fit_row_length(config: Config, say: Say, may_change_given: bool = False) -> 
     A value that the user gave is left for `build_model` to refuse, unless `may_change_given`.
     """
     source, length = config.model.from_, config.data.max_length
+    _find_encoder_class(config.model.family)  # a mistyped one is said before any text is read
     is_given = "max_length" in config.data.model_fields_set and not may_change_given
     if source is None or is_given or config.model.max_position_embeddings is not None:
         return config
@@ -111,7 +102,7 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
     changes = _find_other_shape(config, model.encoder)
     stretch = {name: changes.pop(name) for name in STRETCHING_SETTINGS if name in changes}
     for name in changes:
-        if name in PRESETS.get(config.preset or "", {}).get("model", {}):
+        if config.preset is not None and name in read_recipe(config.preset).get("model", {}):
             raise InputError(
                 f"model.from={source} brings its own shape, and preset {config.preset} sets model.{name}; add"
                 " preset=domain_adaptation, which leaves the shape alone"
@@ -141,7 +132,7 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
 def _find_other_shape(config: Config, encoder: nn.Module) -> dict[str, Any]:
     """The settings of a shape that are not the encoder's."""
     own = getattr(encoder, "config", None)
-    names = _MODERNBERT_NAMES if isinstance(encoder, ModernBERT) else {}
+    names = (encoder.family.run_settings if isinstance(encoder, PackedEncoder) else None) or {}
     return {
         name: value
         for name, value in config.model.shape_overrides().items()
@@ -270,10 +261,19 @@ def _build_encoder(config: Config, tokenizer: Tokenizer) -> PackedEncoder:
             f"model.max_position_embeddings is {overrides['max_position_embeddings']}, data.max_length is"
             f" {config.data.max_length}; the model must hold a whole row"
         )
-    if config.model.family == "modernbert":
-        named = {new: value for name, value in overrides.items() for new in _MODERNBERT_NAMES.get(name, (name,))}
-        overrides = named
-    return _FAMILIES[config.model.family].from_variant(config.model.variant, **overrides)
+    encoder_class = _find_encoder_class(config.model.family)
+    names = encoder_class.family.run_settings or {}
+    named = {new: value for name, value in overrides.items() for new in names.get(name, (name,))}
+    return encoder_class.from_variant(config.model.variant, **named)
+
+
+def _find_encoder_class(family: str) -> type[PackedEncoder]:
+    """The encoder that `model.family` names; families that no run builds are continued with `model.from` alone."""
+    known = [name for name, encoder_class in FAMILIES.items() if encoder_class.family.run_settings is not None]
+    if family not in known:
+        choices = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}{suggest_near(family, known)}"
+        raise InputError(f"configuration key 'model.family' is {shorten(family)}: expected {choices}")
+    return FAMILIES[family]
 
 
 _BASES = ("global_rope_theta", "local_rope_theta")
@@ -293,7 +293,8 @@ def stretch_positions(model: nn.Module, settings: Mapping[str, Any], source: str
         )
     if not settings:
         return
-    encoders = [module for module in model.modules() if isinstance(module, ModernBERT)]
+    modules = [module for module in model.modules() if isinstance(module, PackedEncoder)]
+    encoders = [encoder for encoder in modules if settings.keys() <= set(encoder.stretching_settings)]
     if not encoders:
         name = next(iter(settings))
         raise InputError(
@@ -301,8 +302,4 @@ def stretch_positions(model: nn.Module, settings: Mapping[str, Any], source: str
             " can change"
         )
     for encoder in encoders:
-        begin = encoder.config.rotary_bases
-        encoder.config = replace(encoder.config, **settings)
-        if ramp_share:
-            encoder.rotary_ramp = RotaryRamp(begin, encoder.config.rotary_bases, ramp_share)
-            encoder.follow(0.0)
+        encoder.stretch(settings, ramp_share)

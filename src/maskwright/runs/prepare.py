@@ -38,9 +38,9 @@ from maskwright.runs.texts import is_held_out
 from maskwright.sections.data import QualityConfig, SourceConfig, check_can_hold_out, hold_pairs
 from maskwright.storage import read_json, read_record, replace_folder, write_text
 from maskwright.text.corpus import ReadingReport
-from maskwright.text.encoding import EncodedTexts, TextEncoder
 from maskwright.text.quality import DocumentCleaner
 from maskwright.text.sources import fingerprint, read_source
+from maskwright.text.tokenizer.encode import EncodedTexts, TextEncoder
 from maskwright.text.tokenizer.tokenizer import Tokenizer, group_texts
 
 FORMAT_VERSION = 2

@@ -19,7 +19,7 @@ from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
 from maskwright.inference.visualize import PredictionView, build_prediction_view
 from maskwright.masking.strategies import compute_mask_ratio
-from maskwright.models.pretrained import CHECKPOINTS_FOLDER
+from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.objective import Objective
 from maskwright.runs.callbacks import DivergenceWatch, MetricsLog, PeriodicCheckpoints, RollBack
@@ -40,7 +40,7 @@ from maskwright.training.checkpoints import Retention, clear_leftovers, find_res
 from maskwright.training.compute.device import choose_device
 from maskwright.training.compute.precision import check_precision
 from maskwright.training.distributed.world import World, join_world, leave_world
-from maskwright.training.evaluate import EVALUATION_RATIO, choose_token_loss, evaluate, evaluate_unigram
+from maskwright.training.held_out import EVALUATION_RATIO, choose_token_loss, evaluate, evaluate_unigram
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import build_trackers, check_trackers
 from maskwright.training.trainer import Trainer

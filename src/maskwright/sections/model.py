@@ -9,10 +9,10 @@ from pydantic import Field
 from maskwright.sections.base import Section
 
 
-class ModelConfig(Section):
-    """An encoder of a known size; every field after `freeze_encoder` overrides that size's value when it is set."""
+class ModelChoice(Section):
+    """Which model a run trains: a new one of a known size or a saved one, its prediction head, what of it learns."""
 
-    family: Literal["bert", "modernbert"] = Field(default="bert", description="The architecture.")
+    family: str = Field(default="bert", description="The architecture, such as bert or modernbert.")
     variant: Literal["tiny", "small", "base", "large"] = Field(default="base", description="The size to start from.")
     mlm_head_activation: str = Field(default="gelu", description="Activation of the prediction head.")
     mlm_head_dropout: float = Field(default=0.1, ge=0, lt=1, description="Dropout of the prediction head.")
@@ -28,6 +28,11 @@ class ModelConfig(Section):
         description="With from: share of the run in which rotary bases grow to those set; 0: at once.",
     )
     freeze_encoder: bool = Field(default=False, description="With from: train the prediction head alone.")
+
+
+class ModelConfig(ModelChoice):
+    """The chosen model, and the shape of its encoder: a field here overrides the known size's value when it is set."""
+
     hidden_size: int | None = Field(default=None, ge=1, description="Width of the hidden states.")
     num_hidden_layers: int | None = Field(default=None, ge=1, description="Number of layers.")
     num_attention_heads: int | None = Field(default=None, ge=1, description="Attention heads; must divide the width.")
@@ -64,13 +69,4 @@ class ModelConfig(Section):
 
     def shape_overrides(self) -> dict[str, Any]:
         """The encoder's settings that were set."""
-        own = {
-            "family",
-            "variant",
-            "mlm_head_activation",
-            "mlm_head_dropout",
-            "from_",
-            "rope_ramp_share",
-            "freeze_encoder",
-        }
-        return self.model_dump(exclude=own, exclude_none=True)
+        return self.model_dump(exclude=set(ModelChoice.model_fields), exclude_none=True)

@@ -1,13 +1,45 @@
-"""What is learnt from text, where that is more than one thing."""
+"""What is learnt from text: masked tokens, replaced ones, pairs; in phases, and with a watch on what is forgotten."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from maskwright.sections.base import Section
+from maskwright.sections.data import SourceConfig, build_sources
+
+
+class MaskingConfig(Section):
+    strategy: Literal["token", "whole_word", "span"] = Field(
+        default="token", description="What is masked as a unit: a token, a word or a run of words."
+    )
+    selection: Literal["exact", "bernoulli"] = Field(
+        default="exact", description="A fixed share per sample, or a coin per unit."
+    )
+    ratio: float = Field(default=0.15, gt=0, le=1, description="Share of tokens to mask, at the start of the run.")
+    final_ratio: float | None = Field(default=None, gt=0, le=1, description="The share at the end; unset: the same.")
+    ratio_schedule: Literal["constant", "linear", "cosine", "step"] = Field(
+        default="linear", description="The way from ratio to final_ratio."
+    )
+    random_token_ratio: float = Field(default=0.1, ge=0, le=1, description="Of the masked: replaced by a random token.")
+    unchanged_ratio: float = Field(default=0.1, ge=0, le=1, description="Of the masked: left as they are.")
+    span_p: float = Field(
+        default=0.2, gt=0, le=1, description="span: chance that a span ends after a word; the larger, the shorter."
+    )
+    span_max_words: int = Field(default=10, ge=1, description="span: the most words of a span.")
+
+    @property
+    def needs_words(self) -> bool:
+        """Whether batches must say where words begin."""
+        return self.strategy != "token"
+
+    @model_validator(mode="after")
+    def _check_split(self) -> MaskingConfig:
+        if self.random_token_ratio + self.unchanged_ratio > 1:
+            raise ValueError("random_token_ratio + unchanged_ratio exceeds 1; the rest becomes [MASK]")
+        return self
 
 
 class PhaseConfig(Section):
@@ -46,6 +78,27 @@ class PairsConfig(Section):
         default=None, description="Does b follow a (nsp), are a and b in order (sop); unset: no pairs."
     )
     weight: float = Field(default=1.0, gt=0, description="Of the auxiliary loss.")
+
+
+class ForgettingConfig(Section):
+    """A watch on what the model knew before: its loss on general text, before, during and after the run."""
+
+    general: str | list[SourceConfig] | None = Field(
+        default=None, description="Text of the kind the model knows, such as builtin:python; unset: no watch."
+    )
+    max_increase: float = Field(
+        default=0.1,
+        gt=0,
+        description="Nats by which that loss may grow; beyond, the run ends with its last weights within.",
+    )
+    max_tokens: int = Field(
+        default=30_000, ge=100, description="About as many tokens of the general text are asked about."
+    )
+
+    @field_validator("general", mode="before")
+    @classmethod
+    def _read_sources(cls, value: Any) -> Any:
+        return value if value is None or isinstance(value, str) else build_sources(value)
 
 
 def check_phases(phases: list[PhaseConfig]) -> list[PhaseConfig]:

@@ -1,4 +1,4 @@
-"""Masking, optimizer, schedule and the run of the loop."""
+"""Optimizer, schedule and the run of the loop."""
 
 from __future__ import annotations
 
@@ -8,37 +8,6 @@ from pydantic import Field, model_validator
 
 from maskwright.sections.base import Section
 from maskwright.sections.synonyms import SynonymsOfTraining
-
-
-class MaskingConfig(Section):
-    strategy: Literal["token", "whole_word", "span"] = Field(
-        default="token", description="What is masked as a unit: a token, a word or a run of words."
-    )
-    selection: Literal["exact", "bernoulli"] = Field(
-        default="exact", description="A fixed share per sample, or a coin per unit."
-    )
-    ratio: float = Field(default=0.15, gt=0, le=1, description="Share of tokens to mask, at the start of the run.")
-    final_ratio: float | None = Field(default=None, gt=0, le=1, description="The share at the end; unset: the same.")
-    ratio_schedule: Literal["constant", "linear", "cosine", "step"] = Field(
-        default="linear", description="The way from ratio to final_ratio."
-    )
-    random_token_ratio: float = Field(default=0.1, ge=0, le=1, description="Of the masked: replaced by a random token.")
-    unchanged_ratio: float = Field(default=0.1, ge=0, le=1, description="Of the masked: left as they are.")
-    span_p: float = Field(
-        default=0.2, gt=0, le=1, description="span: chance that a span ends after a word; the larger, the shorter."
-    )
-    span_max_words: int = Field(default=10, ge=1, description="span: the most words of a span.")
-
-    @property
-    def needs_words(self) -> bool:
-        """Whether batches must say where words begin."""
-        return self.strategy != "token"
-
-    @model_validator(mode="after")
-    def _check_split(self) -> MaskingConfig:
-        if self.random_token_ratio + self.unchanged_ratio > 1:
-            raise ValueError("random_token_ratio + unchanged_ratio exceeds 1; the rest becomes [MASK]")
-        return self
 
 
 class OptimizerConfig(Section):

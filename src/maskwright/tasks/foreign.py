@@ -15,21 +15,21 @@ from torch import Tensor
 
 from maskwright.errors import InputError
 from maskwright.models.family import State
-from maskwright.models.pretrained import OWN_TYPE_PREFIX, load_into, read_own_settings
-from maskwright.models.transformers_encoder import TransformersEncoder
-from maskwright.models.transformers_loading import (
-    ENCODER,
-    describe_config,
-    find_output_name,
-    load_transformers_class,
+from maskwright.models.files.model_folder import (
+    CONFIG_FILE,
+    OWN_TYPE_PREFIX,
+    WEIGHTS_FILE,
+    load_into,
+    read_own_settings,
 )
-from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE
+from maskwright.models.transformers_encoder import TransformersEncoder
+from maskwright.models.transformers_model import ENCODER, describe_config, find_output_name, load_transformers_class
 from maskwright.tasks.kinds import SEQUENCE_CLASSES, SPAN_CLASSES, TOKEN_CLASSES, TaskKind
 from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, TokenHead, TokenTransform
 from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
 from maskwright.tasks.nlp_heads import load_nlp_head
 from maskwright.tasks.qa.span_head import SPAN_ARCHITECTURE
-from maskwright.tasks.sequence.layouts import SEQUENCE_ARCHITECTURE
+from maskwright.tasks.sequence.sequence_head import SEQUENCE_ARCHITECTURE
 from maskwright.tasks.similarity.embedding_head import build_embedding_head
 from maskwright.tasks.task_head import (
     Answered,

@@ -13,10 +13,10 @@ from typing import Any, Protocol, Self
 from torch import nn
 
 from maskwright.errors import InputError
+from maskwright.models.any_encoder import find_hidden_size
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_hidden_size
-from maskwright.models.pretrained import read_own_settings
-from maskwright.models.transformers_loading import ENCODER
+from maskwright.models.files.model_folder import read_own_settings
+from maskwright.models.transformers_model import ENCODER
 from maskwright.suggestions import suggest
 from maskwright.tasks.columns import ColumnNames
 from maskwright.tasks.config import TaskConfig
@@ -35,9 +35,9 @@ from maskwright.tasks.qa.questions import CONTEXT_COLUMN, QUESTION_COLUMN, read_
 from maskwright.tasks.qa.span_head import SPAN_ARCHITECTURE, build_span_head
 from maskwright.tasks.sequence import classification, multi_label, regression
 from maskwright.tasks.sequence.classification import Classification
-from maskwright.tasks.sequence.layouts import SEQUENCE_ARCHITECTURE, build_sequence_head
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
+from maskwright.tasks.sequence.sequence_head import SEQUENCE_ARCHITECTURE, build_sequence_head
 from maskwright.tasks.similarity.choosing import build_similarity, featurize_similarity, load_similarity
 from maskwright.tasks.similarity.embedding_head import SETTINGS_PART, build_embedding_head
 from maskwright.tasks.similarity.examples import read_similarity

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from maskwright.errors import InputError
-from maskwright.models.weights_reading import CONFIG_FILE
+from maskwright.models.files.model_folder import CONFIG_FILE
 from maskwright.suggestions import name_option
 from maskwright.tasks.examples import Example
 from maskwright.text.tokenizer.tokenizer import refuse_half_characters

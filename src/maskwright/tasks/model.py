@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.masking.tokens import CorruptedBatch, TokenMasker
-from maskwright.models.encoding import call_foreign, count_tokens, encode, find_max_length
+from maskwright.models.any_encoder import call_foreign, count_tokens, encode, find_max_length
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.objectives.loss import LossSums
 from maskwright.objectives.objective import Objective
@@ -43,7 +43,7 @@ class TaskModel(Objective):
     mode = "task"
     mask_ratio = 0.0
     encoder: TunedEncoder
-    """Or a module of the user's own, of which no more is asked than `models.encoding` asks of any."""
+    """Or a module of the user's own, of which no more is asked than `models.any_encoder` asks of any."""
 
     def __init__(
         self, encoder: nn.Module, task_head: TaskHead, task: Task | None = None, layer_decay: float = 1.0

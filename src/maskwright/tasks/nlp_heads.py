@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError, check_count
+from maskwright.models.any_encoder import find_hidden_size, read_hidden_state
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_hidden_size, read_hidden_state
-from maskwright.models.families import family_of
-from maskwright.models.pretrained import OWN_KEY, OWN_TYPE_PREFIX
+from maskwright.models.files.model_folder import OWN_KEY, OWN_TYPE_PREFIX
 from maskwright.suggestions import suggest
 from maskwright.tasks.model import TaskOutput
 from maskwright.tasks.ner.token_classification import TokenClassification
@@ -26,9 +25,9 @@ from maskwright.tasks.ner.token_head import TOKEN_ARCHITECTURE, TokenHead, Token
 from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.qa.span_head import SPAN_ARCHITECTURE, build_span_head
 from maskwright.tasks.sequence.classification import Classification
-from maskwright.tasks.sequence.layouts import SEQUENCE_ARCHITECTURE, build_sequence_head
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
+from maskwright.tasks.sequence.sequence_head import SEQUENCE_ARCHITECTURE, build_sequence_head
 from maskwright.tasks.task import Task
 from maskwright.tasks.task_head import HeadFiles, SequenceHead, SequenceHeadShape, SequenceTransform, TaskHead
 
@@ -144,7 +143,7 @@ class NLPHead(TaskHead):
             settings = {name: rate if "dropout" in name else value for name, value in own.files.settings.items()}
             self.files = replace(own.files, settings=settings)
         else:
-            model_type = f"{OWN_TYPE_PREFIX}{family_of(encoder).model_type}"
+            model_type = f"{OWN_TYPE_PREFIX}{encoder.family.model_type}"
             self.files = replace(self.files, settings={**self.files.settings, "model_type": model_type})
 
     @abstractmethod

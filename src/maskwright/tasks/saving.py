@@ -10,24 +10,21 @@ from typing import Any
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
-from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import find_hidden_size
-from maskwright.models.families import family_of
+from maskwright.models.any_encoder import find_hidden_size
+from maskwright.models.encoder import PackedEncoder, build_encoder, describe_encoder
 from maskwright.models.family import State
-from maskwright.models.pretrained import (
+from maskwright.models.files.model_folder import (
     OWN_KEY,
     OWN_TYPE_PREFIX,
-    build_encoder,
+    WEIGHTS_FILE,
     copy_to_cpu,
-    describe_encoder,
     load_into,
     read_model_folder,
     read_own_settings,
     resolve_folder,
 )
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
-from maskwright.models.transformers_loading import is_foreign
-from maskwright.models.weights_reading import WEIGHTS_FILE
+from maskwright.models.transformers_model import is_foreign
 from maskwright.objectives.saving import CUSTOM_TYPE
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.tasks.foreign import build_foreign, describe_foreign, fill_foreign, load_foreign_encoder
@@ -59,7 +56,7 @@ def _describe(model: TaskModel) -> tuple[dict[str, Any], State]:
     """config.json without the task, and all weights under their names."""
     if isinstance(model.encoder, TransformersEncoder):
         return describe_foreign(model.encoder, model.task_head)
-    family = family_of(model.encoder)
+    family = model.encoder.family
     config = describe_encoder(model.encoder, with_head=True)
     prefix = OWN_TYPE_PREFIX if str(config["model_type"]).startswith(OWN_TYPE_PREFIX) else ""
     config["architectures"] = [f"{prefix}{model.task_head.files.architecture}"]
@@ -131,7 +128,7 @@ def load_pretrained(folder: Path) -> tuple[TunedEncoder, dict[str, Any], State]:
     if is_foreign(config):
         return load_foreign_encoder(config, weights, folder), config, weights
     encoder = build_encoder(config, folder, weights)
-    encoder.load_state_dict(family_of(encoder).from_theirs(weights, encoder.state_dict()))
+    encoder.load_state_dict(encoder.family.from_theirs(weights, encoder.state_dict()))
     return encoder, config, weights
 
 
@@ -157,7 +154,7 @@ def adopt_dense(task_head: TaskHead, encoder: PackedEncoder, weights: Mapping[st
     That is BERT's pooler, or the transform of ModernBERT's predictions. Labels differ from task to task, so the last
     layer stays new.
     """
-    family = family_of(encoder)
+    family = encoder.family
     given = family.normalise(weights)
     if task_head.output is None:
         return False
@@ -181,7 +178,7 @@ def _fill(model: TaskModel, weights: State, folder: Path) -> None:
             own = {name.removeprefix(part): one for name, one in weights.items() if name.startswith(part)}
             load_into(module, own, folder / WEIGHTS_FILE)
         return
-    family = family_of(model.encoder)
+    family = model.encoder.family
     given = family.normalise(weights)
     load_into(model.encoder, family.from_theirs(weights, model.encoder.state_dict()), folder / WEIGHTS_FILE)
     names = {ours: family.normalise_name(theirs) for ours, theirs in name_head_weights(model.task_head).items()}

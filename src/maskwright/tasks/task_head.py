@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
-from maskwright.models.dropout import Dropout
 from maskwright.models.init import init_weights
-from maskwright.models.layers import ACTIVATIONS, build_activation
+from maskwright.models.layers import ACTIVATIONS, Dropout, build_activation
 from maskwright.suggestions import suggest
 from maskwright.tasks.pooling import Pooling, pool
 from maskwright.tasks.task import Task

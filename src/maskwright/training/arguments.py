@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
-from maskwright.models.encoding import find_max_length
+from maskwright.models.any_encoder import find_max_length
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.text.tokenizer.tokenizer import Tokenizer

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from maskwright.errors import InputError, RunError
-from maskwright.models.pretrained import MODEL_FOLDER, copy_to_cpu, list_checkpoints
-from maskwright.models.weights_file import write_safetensors
-from maskwright.models.weights_reading import CONFIG_FILE, WEIGHTS_FILE, read_tensors
+from maskwright.models.files.model_folder import CONFIG_FILE, MODEL_FOLDER, WEIGHTS_FILE, copy_to_cpu, list_checkpoints
+from maskwright.models.files.safetensors_file import read_tensors, write_safetensors
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.snapshot import ModelSnapshot
 from maskwright.storage import (

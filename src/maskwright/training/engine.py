@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from maskwright.errors import InputError
-from maskwright.models.encoding import recompute_activations
-from maskwright.models.pretrained import MODEL_FOLDER
+from maskwright.models.any_encoder import recompute_activations
+from maskwright.models.files.model_folder import MODEL_FOLDER
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.checkpoints import Snapshot, StoredRun, read_checkpoint, take_snapshot
@@ -80,7 +80,7 @@ class Engine:
         )
 
     def settle_precision(self, state: TrainingState) -> None:
-        """A run goes on in the numbers it was begun in, also where `auto` would choose others now."""
+        """A run goes on in the precision it was begun in, also where `auto` would choose others now."""
         begun_in = state.precision
         if begun_in is not None and begun_in != self.precision.name:
             if self.config.precision != "auto":

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from maskwright.errors import InputError
 from maskwright.objectives.objective import Objective
-from maskwright.training.evaluate import choose_token_loss
+from maskwright.training.held_out import choose_token_loss
 from maskwright.training.state import TrainingState
 from maskwright.training.step import StepResult
 

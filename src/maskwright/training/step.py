@@ -52,7 +52,7 @@ class TrainStep:
     loss_scale: LossScale | None = None
     average: WeightAverage | None = None
     is_graphed: bool = False
-    """Whether the forward and backward pass of a batch that is worked on at once is recorded and replayed."""
+    """Whether the pass of a batch that is worked on at once is captured as a CUDA graph and replayed."""
 
     def __post_init__(self) -> None:
         self._graphed = GraphedPass(self._differentiate, self.placed.trained.parameters()) if self.is_graphed else None
@@ -84,7 +84,7 @@ class TrainStep:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Leave them with the parameters; the sums, the number of tokens and that of masked ones without a slot."""
         self.placed.model.follow(progress)
-        if self._graphed is not None:  # an epoch's last batch is smaller, and not worth kernels and a recording
+        if self._graphed is not None:  # an epoch's last batch is smaller, and not worth kernels and a graph
             self._most_rows = max(self._most_rows, batch.num_rows)
             batch = batch.fill_up(self._most_rows)
 

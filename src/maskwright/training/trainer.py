@@ -41,7 +41,7 @@ from maskwright.training.checkpoint_writer import CheckpointWriter, LateWrites
 from maskwright.training.checkpoints import Retention
 from maskwright.training.distributed.world import agree
 from maskwright.training.engine import Engine
-from maskwright.training.evaluate import Evaluation, evaluate
+from maskwright.training.held_out import Evaluation, evaluate
 from maskwright.training.meter import Meter, StepRecord, WaitWatch, describe_bad_steps
 from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optim.builders import BuiltOptimizer

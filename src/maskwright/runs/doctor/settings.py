@@ -11,7 +11,7 @@ from torch import nn
 
 from maskwright.config import Config
 from maskwright.errors import InputError
-from maskwright.models.encoding import find_hidden_size
+from maskwright.models.any_encoder import find_hidden_size
 from maskwright.runs.doctor.findings import Finding, format_bytes
 from maskwright.runs.doctor.memory import MemoryNeed
 from maskwright.runs.model import TrainedModel

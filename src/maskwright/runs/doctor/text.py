@@ -10,7 +10,7 @@ from maskwright.data.store import TokenStore
 from maskwright.runs.doctor.findings import Finding
 from maskwright.runs.inputs import TrainingData
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.evaluate import EVALUATION_RATIO
+from maskwright.training.held_out import EVALUATION_RATIO
 
 _SAMPLED_TOKENS = 100_000
 _SAMPLED_SHARDS = 16

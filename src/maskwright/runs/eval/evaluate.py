@@ -15,7 +15,7 @@ from maskwright.config import Settings, list_settings
 from maskwright.errors import InputError, InputWarning
 from maskwright.evaluation.figures import Measure
 from maskwright.evaluation.masked_questions import SampleScores, score_samples
-from maskwright.models.encoding import find_max_length
+from maskwright.models.any_encoder import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.eval.embeddings import EmbeddingOptions, evaluate_embeddings
 from maskwright.runs.eval.glue import DEFAULT_OUT, GlueOptions, evaluate_glue
@@ -28,7 +28,7 @@ from maskwright.runs.texts import Say, read_texts
 from maskwright.sections.data import SourceLike, build_sources
 from maskwright.suggestions import checks_arguments, refuse_below, suggest
 from maskwright.terminal import CleanConsole
-from maskwright.training.evaluate import Evaluation
+from maskwright.training.held_out import Evaluation
 
 _ROW_LENGTH = 512
 _ROWS_PER_BATCH = 16

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from maskwright.config import Config, load_config
 from maskwright.errors import InputError
-from maskwright.models.encoding import find_hidden_size
+from maskwright.models.any_encoder import find_hidden_size
 from maskwright.runs.callbacks import DivergenceWatch
 from maskwright.runs.duration import DurationNotice
 from maskwright.runs.finetune.inputs import GivenInputs, TaskInputs, load_task_inputs

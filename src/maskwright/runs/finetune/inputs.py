@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 from maskwright.errors import InputError
-from maskwright.models.encoding import count_tokens, find_max_length
+from maskwright.models.any_encoder import count_tokens, find_max_length
 from maskwright.models.family import State
-from maskwright.models.fine_tuned import find_task_architecture
-from maskwright.models.pretrained import resolve_folder
+from maskwright.models.files.model_folder import find_task_architecture, resolve_folder
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.runs.texts import Say

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from maskwright.errors import InputError
-from maskwright.models.pretrained import read_own_settings
+from maskwright.models.files.model_folder import read_own_settings
 from maskwright.suggestions import suggest
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.pooling import Pooling

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from maskwright.batch import PackedBatch
-from maskwright.models.pretrained import OWN_KEY
+from maskwright.models.files.model_folder import OWN_KEY
 from maskwright.objectives.loss import LossSums
 from maskwright.tasks.pooling import Pooling
 from maskwright.tasks.scores import compute_pearson, compute_spearman

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from maskwright.batch import PackedBatch
-from maskwright.models.pretrained import OWN_KEY
+from maskwright.models.files.model_folder import OWN_KEY
 from maskwright.tasks.pooling import Pooling
 from maskwright.tasks.sequence.regression import Regression
 from maskwright.tasks.similarity.embedding_head import SETTINGS_PART

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
+from maskwright.models.any_encoder import name_encoder
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.encoding import name_encoder
-from maskwright.models.families import family_of
-from maskwright.models.pretrained import read_own_settings
-from maskwright.models.sentence_files import describe_pooling
+from maskwright.models.files.model_folder import read_own_settings
+from maskwright.models.files.sentence_files import describe_pooling
 from maskwright.models.transformers_encoder import TunedEncoder
 from maskwright.suggestions import suggest
 from maskwright.tasks.pooling import Pooling, pool
@@ -44,7 +43,7 @@ def build_embedding_head(encoder: TunedEncoder, num_outputs: int, config: Mappin
     pooling = check_pooling(str(settings.get("pooling")))
     given = settings.get("max_length")
     max_length = min(given, encoder.max_length) if isinstance(given, int) else encoder.max_length
-    architecture = family_of(encoder).architectures[0] if isinstance(encoder, PackedEncoder) else name_encoder(encoder)
+    architecture = encoder.family.architectures[0] if isinstance(encoder, PackedEncoder) else name_encoder(encoder)
     files = HeadFiles(architecture, {}, {}, describe_pooling(encoder.hidden_size, pooling, max_length))
     return EmbeddingHead(pooling, files)
 

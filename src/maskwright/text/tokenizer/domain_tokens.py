@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.errors import InputError
-from maskwright.text.encoding import EncodedTexts, encode_texts
+from maskwright.text.tokenizer.encode import EncodedTexts, encode_texts
 from maskwright.text.tokenizer.spelling import METASPACE, cut_word, find_spelling
 from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_texts
 from maskwright.text.words import build_boundaries

@@ -1,6 +1,6 @@
-"""Whether a run's passes are compiled, computed in fp8 and recorded; and the recorded passes themselves.
+"""Whether a run compiles its model, multiplies in fp8 and replays CUDA graphs; and the graph of a pass.
 
-A recorded forward and backward pass is one CUDA graph, which a GPU replays without waiting for Python.
+A captured forward and backward pass is one CUDA graph, which a GPU replays without waiting for Python.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from maskwright.training.distributed.world import World
 
 
 def should_record(model: Objective, training: TrainingConfig, device: torch.device, world: World) -> bool:
-    """Whether the passes of a compiled model are recorded: in one process on a GPU, where nothing waits for the host.
+    """Whether to capture CUDA graphs: of a compiled model in one process on a GPU, where nothing waits for the host.
 
-    Layers that are computed twice look at the generator's state in between, which a recording cannot.
+    Activation checkpointing reads the generator's state between its two passes, which a graph cannot.
     """
     is_alone = device.type == "cuda" and world.size == 1
     return is_alone and model.is_recordable and not training.activation_checkpointing
 
 
 def should_compile(training: TrainingConfig, device: torch.device, world: World) -> bool:
-    """As configured, or on GPUs that have what it takes; layers cut over processes run as they are."""
+    """As configured, or on GPUs that have what it takes; layers sharded by FSDP are not compiled."""
     is_cut = world.size > 1 and training.parallel == "fsdp"
     lacks_triton = device.type == "cuda" and find_spec("triton") is None
     if training.compile is None:

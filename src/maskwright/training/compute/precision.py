@@ -33,7 +33,7 @@ _NUM_LAYERS = 4
 
 @dataclass(frozen=True)
 class Precision:
-    """The numbers of the matrix products; weights, norms, softmax and loss stay in fp32.
+    """The dtype of the matrix products; weights, norms, softmax and loss stay in fp32.
 
     fp8 is for the products of compiled layers; whatever else there is computes in bf16 then.
     """

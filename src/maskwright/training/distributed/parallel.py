@@ -1,4 +1,4 @@
-"""One model on one process, copied to many (DDP) or cut in parts over them (FSDP2), behind the same few calls.
+"""One model on one process, replicated on many (DDP) or sharded over them (FSDP2), behind the same few calls.
 
 The loss is a sum over this process's share of the batch; gradients come out as the mean over processes, so callers
 multiply by the number of processes and divide by the global count.

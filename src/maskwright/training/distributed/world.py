@@ -1,4 +1,4 @@
-"""The processes that train one model together: who this one is, sums over all of them, tensors in parts, verdicts.
+"""The processes that train one model together: this one's rank, sums over all, sharded tensors, agreement to stop.
 
 `torchrun` starts the processes and names them in the environment; without it there is a world of one.
 """
@@ -160,12 +160,12 @@ def local_rank() -> int:
 
 
 def gather_whole(tensor: Tensor) -> Tensor:
-    """The whole of a tensor; for one in parts, all processes call this together."""
+    """The whole of a tensor; for a sharded one, all processes call this together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def distribute_like(whole: Tensor, like: Tensor) -> Tensor:
-    """This process's part of a tensor that every process has whole."""
+    """This process's shard of a tensor that every process has whole."""
     if not isinstance(like, DTensor):
         return whole
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)

@@ -48,7 +48,7 @@ _MAX_STACK_ELEMENTS = 2**25
 class FunctionalOptimizer(torch.optim.Optimizer, ABC):
     """Subclasses name their state, which starts at zero, and compute a step; this class stores its results.
 
-    Parameters may be in parts over processes: elementwise operations then work on the parts, and `compute_square_sum`
+    Parameters may be sharded over processes: elementwise operations then work on the shards, and `compute_square_sum`
     on the whole. Nothing is read from the device.
     """
 
@@ -113,7 +113,7 @@ def compute_bias_correction(beta: float, step: Tensor, dtype: torch.dtype) -> Te
 
 
 def _gather_alike(params: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Parameters of one kind, as many as a stack may hold; those in parts over processes come alone."""
+    """Parameters of one kind, as many as a stack may hold; sharded ones come alone."""
     alike: dict[object, list[Tensor]] = defaultdict(list)
     for param in params:
         alike[param if isinstance(param, DTensor) else (param.shape, param.dtype, param.device)].append(param)
@@ -279,7 +279,7 @@ class NovoGrad(FunctionalOptimizer):
 class Sgd(FunctionalOptimizer):
     """Gradient descent with momentum, as torch.optim.SGD computes it; weight decay is added to the gradient.
 
-    torch's fused version knows no tensors in parts, and starts with an uninitialised momentum when its first step is
+    torch's fused version knows no sharded tensors, and starts with an uninitialised momentum when its first step is
     skipped; its other versions cannot skip a step at all.
     """
 

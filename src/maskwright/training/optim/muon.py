@@ -114,7 +114,7 @@ def orthogonalize(matrices: list[Tensor], num_iterations: int = 5, num_stacked: 
 
 
 def _stack(matrices: list[Tensor]) -> Tensor:
-    """In the numbers of the iteration."""
+    """In the dtype of the iteration."""
     first = matrices[0]
     dtype = torch.bfloat16 if first.is_cuda else torch.float32
     stack = torch.empty((len(matrices), *first.shape), dtype=dtype, device=first.device)

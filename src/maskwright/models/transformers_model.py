@@ -7,6 +7,7 @@ comes whole, as the class that transformers has for that task, or as the encoder
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,12 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
-from maskwright.models.bigbird_attention import choose_attention_by_length
-from maskwright.models.encoding import call_foreign, find_max_length
-from maskwright.models.families import FAMILIES
-from maskwright.models.pretrained import OWN_KEY, OWN_TYPE_PREFIX, warn_of_unused
-from maskwright.models.transformers_head import TransformersHead
-from maskwright.models.weights_reading import CONFIG_FILE
+from maskwright.models import FAMILIES
+from maskwright.models.any_encoder import call_foreign, find_max_length
+from maskwright.models.files.model_folder import CONFIG_FILE, OWN_KEY, OWN_TYPE_PREFIX, warn_of_unused
 
 _SET_ELSEWHERE = (
     "_attn_implementation",
@@ -44,9 +42,74 @@ _LARGEST_EXCESS = 3
 _FEW_LAYERS = 100
 """Layers that share their weights may be more than these."""
 _PROBE_LENGTH = 8
+_BLOCK_SPARSE, _FULL = "block_sparse", "original_full"
 MASKED_LM = "MODEL_FOR_MASKED_LM_MAPPING"
 ENCODER = "MODEL_MAPPING"
 """Names that transformers has for its tables of classes by their configuration."""
+
+
+class TransformersHead(nn.Module):
+    """All of a masked language model but its encoder, as a function from hidden states to logits.
+
+    Their classes have no common name for the prediction head and no common way to call it, so the head is the class's
+    own `forward` in which the encoder's answer is given. D width, V vocabulary.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """`model` is a masked language model of transformers; its modules are shared, not copied."""
+        super().__init__()
+        encoder = model.base_model
+        rest = copy.copy(model)
+        rest._modules = {name: module for name, module in model._modules.items() if module is not encoder}
+        # Not as a module, so that the encoder's weights stay the encoder's alone.
+        rest.__dict__[model.base_model_prefix] = _AnsweredEncoder(encoder)
+        self.rest = rest
+        self.encoder_name: str = model.base_model_prefix
+        """The encoder's name in the whole model, and so in its files."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Logits (..., V) of hidden states (..., D)."""
+        as_one_row = hidden.reshape(1, -1, hidden.shape[-1])  # some heads read rows only
+        logits: Tensor = self.rest(inputs_embeds=as_one_row).logits
+        return logits.view(*hidden.shape[:-1], -1)
+
+    @property
+    def ties(self) -> dict[str, str]:
+        """Weights of the whole model that are another's own, by name; files hold the other alone."""
+        return dict(self.rest.all_tied_weights_keys)
+
+    def output_tables(self, vocab_size: int) -> list[nn.Parameter]:
+        """The head's parameters with a row for each token: its output matrix, tied or not, and biases."""
+        return [parameter for parameter in self.rest.parameters() if parameter.shape[:1] == (vocab_size,)]
+
+
+class _AnsweredEncoder:
+    """Stands where the encoder stood: called, it answers with the hidden states it is given."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        self._encoder = encoder
+
+    def __call__(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Answer:
+        return _Answer(inputs_embeds)
+
+    def __getattr__(self, name: str) -> Any:
+        """Some heads read the encoder's embedding table."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._encoder, name)
+
+
+class _Answer:
+    """An encoder's output that has the last hidden state and nothing else."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: int) -> Tensor:
+        return (self.last_hidden_state,)[index]
+
+    def __getattr__(self, name: str) -> None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -83,7 +146,7 @@ def load_transformers_model(
         _check_size(_outline(model_class, settings, weights, folder), weights, folder)
         model, missing, unused = _build(model_class, settings, weights, folder)
     warn_of_unused({name.rpartition(".")[0] for name in unused}, folder)
-    choose_attention_by_length(model.base_model)
+    _choose_attention_by_length(model.base_model)
     head = TransformersHead(model)
     _check_complete(model, missing, folder)
     vocab_size = _check_parts(model.eval(), head, folder)
@@ -118,7 +181,7 @@ def load_transformers_class(
             replaced = f"{find_output_name(outline, num_outputs)}."
             weights = {name: tensor for name, tensor in weights.items() if not name.startswith(replaced)}
         model, missing, _ = _build(model_class, settings, weights, folder)
-    choose_attention_by_length(model.base_model)
+    _choose_attention_by_length(model.base_model)
     _check_complete(model, missing, folder)
     if not has_new_output and num_outputs is not None:
         absent = [name for name in missing if "pooler" not in name]
@@ -279,3 +342,25 @@ def _check_parts(model: Any, head: TransformersHead, folder: Path) -> int:
 
 def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _choose_attention_by_length(encoder: nn.Module) -> None:
+    """Set the attention before every call, where the encoder is a BigBird with sparse attention.
+
+    By itself it changes to full attention at the first batch that is too short for blocks and never changes back, so
+    that what it computes would depend on the batches before, and a resumed run would differ from an unbroken one.
+    """
+    config: Any = encoder.config
+    if config.model_type == "big_bird" and config.attention_type == _BLOCK_SPARSE:
+        encoder.register_forward_pre_hook(_set_attention, with_kwargs=True)
+
+
+def _set_attention(encoder: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    input_ids = named["input_ids"] if "input_ids" in named else arguments[0]
+    config = encoder.config
+    # Two global, three sliding and the random blocks, and as many random ones to spare (Zaheer et al. 2020).
+    longest_full = (5 + 2 * config.num_random_blocks) * config.block_size
+    attention_type = _FULL if input_ids.shape[1] <= longest_full else _BLOCK_SPARSE
+    if attention_type != encoder.attention_type:
+        with torch.random.fork_rng(devices=[]):  # it draws weights that it then replaces by the old ones
+            encoder.set_attention_type(attention_type)

@@ -1,11 +1,14 @@
-"""The header of a .safetensors file, checked in full before any memory is taken for the tensors.
+"""One .safetensors file: its header is checked in full before memory is taken for tensors, and files are written.
 
 The format: 8 bytes with the header's length (little-endian), the header (a JSON object: tensor name to dtype, shape
-and place in the data), then the data without holes (https://github.com/huggingface/safetensors#format).
+and place in the data), then the data without holes (https://github.com/huggingface/safetensors#format). Tensors are
+read by the safetensors library, which checks what it reads. It keeps Python's lock while it copies and writes, which
+stops a training loop for as long; the plain file writes here release it.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -13,9 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from maskwright.errors import InputError
+from maskwright.storage import naming
 from maskwright.untrusted import ADVICE, parse_json_object, shorten
 
 MAX_HEADER_BYTES = 100_000_000
@@ -46,6 +53,9 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_WRITTEN_DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL")
+_DTYPE_NAMES = {_DTYPES[name]: name for name in _WRITTEN_DTYPES}
+_ALIGNMENT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +152,39 @@ def _check_layout(path: Path, header: Mapping[str, TensorInfo], data_bytes: int)
         expected_begin = info.end
     if expected_begin != data_bytes:
         raise damaged(path, f"{data_bytes} bytes of data, its tensors take {expected_begin}")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file."""
+    read_header(path)
+    return load_tensors(path)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file whose header was checked."""
+    try:
+        return load_file(path)
+    except safetensors.SafetensorError as error:
+        raise damaged(path, str(error)) from error
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """`tensors` are contiguous and on the CPU; the largest elements come first, so that all are aligned."""
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, object] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    begin = 0
+    for name in names:
+        tensor = tensors[name]
+        end = begin + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _DTYPE_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+        begin = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    with naming(path), path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            file.write(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
