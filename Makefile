@@ -19,13 +19,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 train: setup
 	$(BIN)/maskwright train
 
-# Two processes with a core each: small models gain nothing from a second thread.
+# Two processes with a core each: small models gain nothing from a second thread. They take whole files in order.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
 test: setup lint typecheck imports
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(PYTEST)
 
 # Those marked slow too: all but what needs a GPU.
 test-all: setup lint typecheck imports
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile -m 'not gpu'
+	$(PYTEST) -m 'not gpu'
 
 lint: setup
 	$(BIN)/ruff check .

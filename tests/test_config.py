@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import traceback
@@ -224,17 +225,22 @@ def test_assignments_are_checked_like_the_constructor() -> None:
         config.masking.random_token_ratio = 0.95
 
 
-def _settings_read(section: str) -> set[str]:
-    """Every attribute that a module other than the configuration's own reads from what it calls the section."""
-    holders = (section, "config", "settings")
-    names = set()
+@functools.cache
+def _attributes_read() -> set[tuple[str, str]]:
+    """What modules other than the configuration's own read an attribute from, and its name."""
+    found = set()
     for path in SOURCE.rglob("*.py"):
         if path.name != "config.py" and path.parent.name != "sections":
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                is_read = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-                if is_read and ast.unparse(node.value).endswith(holders):
-                    names.add(node.attr)
-    return names
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                    found.add((ast.unparse(node.value), node.attr))
+    return found
+
+
+def _settings_read(section: str) -> set[str]:
+    """Every attribute that is read from what a module calls the section."""
+    holders = (section, "config", "settings")
+    return {name for holder, name in _attributes_read() if holder.endswith(holders)}
 
 
 def _sections() -> dict[str, type[Section]]:

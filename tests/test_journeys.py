@@ -158,7 +158,7 @@ def test_names_that_a_command_writes_are_not_needed():
 def test_a_failure_is_shown_and_holds_up_only_those_who_need_it(tmp_path, small_files, capsys):
     workshop = Workshop(tmp_path / "work", small_files, timeout_s=60, threads=1)
     good = Journey("maskwright --version && mkdir runs runs/x && cp corpus.txt runs/x", "shell", ["a:1"])
-    bad = Journey("maskwright fill absent 'a [MASK]'", "shell", ["a:2"])
+    bad = Journey("maskwright train absent.yaml", "shell", ["a:2"])
     used = "test -s runs/mine/corpus.txt && touch runs/mine/../mine-hf && ls runs"
     user = Journey(used, "shell", ["a:3"], needs={"runs/mine": (good.key, "runs/x")})
     waiting = Journey("true", "shell", ["a:4"], needs={"x": (bad.key, "x")})

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -42,6 +41,24 @@ def build_figures(**changes: Any) -> StepFigures:
     return StepFigures(**(values | changes))
 
 
+class Clock:
+    """Goes on by a hundredth of a second at every look at it, and otherwise only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s += 0.01
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(checkup_step, "time", clock)
+    return clock
+
+
 class TestSteps:
     def test_a_slow_step_is_measured_in_part_and_scaled(
         self, build_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
@@ -68,14 +85,14 @@ class TestSteps:
         assert checkup_step._choose_rows(100, row_s, lambda rows: 9.0) == rows
 
     def test_an_update_slower_than_its_rows_is_not_multiplied(
-        self, build_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+        self, build_run: Callable[..., Any], clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         _, data, trainer = build_run()
         step = trainer.optimizers.step
 
         def step_slowly(skip: torch.Tensor) -> None:
             torch.ones(50_000_000)
-            time.sleep(1.0)
+            clock.now_s += 1.0
             step(skip)
 
         monkeypatch.setattr(trainer.optimizers, "step", step_slowly)
@@ -87,14 +104,14 @@ class TestSteps:
         assert 200_000_000 < figures.working_bytes < 250_000_000
 
     def test_what_the_first_times_take_is_not_part_of_a_step(
-        self, build_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+        self, build_run: Callable[..., Any], clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         _, data, trainer = build_run()
         compute_gradients = TrainStep.compute_gradients
         times_seen: Counter[int] = Counter()
 
         def compile_and_record(self: TrainStep, batch: PackedBatch, **others: Any) -> Any:
-            time.sleep({0: 0.9, 1: 0.6}.get(times_seen[batch.num_rows], 0.0))
+            clock.now_s += {0: 0.9, 1: 0.6}.get(times_seen[batch.num_rows], 0.0)
             times_seen[batch.num_rows] += 1
             return compute_gradients(self, batch, **others)
 

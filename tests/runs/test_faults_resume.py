@@ -172,25 +172,38 @@ _INTERRUPTIONS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
+_NEAR_ANOTHER = {
+    "in the last epoch's evaluation",
+    "at the last epoch's end",
+    "as signals are handed back",
+    "in the final evaluation",
+    "in the report",
+}
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param(one, marks=pytest.mark.slow) if one in _NEAR_ANOTHER else one for one in _INTERRUPTIONS],
+)
 def test_a_signal_at_any_moment_ends_the_run_and_the_same_command_finishes_it(
-    settings: dict[str, Any], unbroken: RunFolder
+    settings: dict[str, Any], unbroken: RunFolder, moment: str
 ) -> None:
     numbers = (signal.SIGTERM, signal.SIGINT)
     handlers = [signal.getsignal(number) for number in numbers]
-    for place, (moment, (owner, method, is_time)) in enumerate(_INTERRUPTIONS.items()):
-        name, number = f"asked{place}", numbers[place % 2]
-        with pytest.MonkeyPatch.context() as patch:
-            signal_in(patch, owner, method, number, is_time)
-            with pytest.raises(RunInterruptedError, match=r"^interrupted.*the same command") as ending:
-                run(settings, name)
-        assert ending.value.exit_code == 128 + number, moment
-        if moment != "while texts are read":
-            assert str(Path(name) / "checkpoints" / "step-16") in str(ending.value), moment
-        assert [signal.getsignal(one) for one in numbers] == handlers, moment
-        folder = run(settings, name)
-        assert read_lines(folder) == read_lines(unbroken), moment
-        weights = [(one.model / "model.safetensors").read_bytes() for one in (folder, unbroken)]
-        assert weights[0] == weights[1], moment
+    owner, method, is_time = _INTERRUPTIONS[moment]
+    number = numbers[list(_INTERRUPTIONS).index(moment) % 2]
+    with pytest.MonkeyPatch.context() as patch:
+        signal_in(patch, owner, method, number, is_time)
+        with pytest.raises(RunInterruptedError, match=r"^interrupted.*the same command") as ending:
+            run(settings)
+    assert ending.value.exit_code == 128 + number
+    if moment != "while texts are read":
+        assert str(Path("tiny") / "checkpoints" / "step-16") in str(ending.value)
+    assert [signal.getsignal(one) for one in numbers] == handlers
+    folder = run(settings)
+    assert read_lines(folder) == read_lines(unbroken)
+    weights = [(one.model / "model.safetensors").read_bytes() for one in (folder, unbroken)]
+    assert weights[0] == weights[1]
 
 
 def test_a_signal_as_a_run_ends_is_not_swallowed(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -350,7 +350,16 @@ def test_jsonl_csv_and_parquet_give_back_the_texts(tmp_path_factory: pytest.Temp
         assert list(read_source(path)) == [*expected, "end"]
 
 
-@pytest.mark.parametrize("kind", ["txt", "jsonl.gz", "csv.xz", "parquet", "parquet.zst"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "txt",
+        "jsonl.gz",
+        pytest.param("csv.xz", marks=pytest.mark.slow),
+        "parquet",
+        pytest.param("parquet.zst", marks=pytest.mark.slow),
+    ],
+)
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str) -> None:
     name, _, compression = kind.partition(".")
     text = "some words that make a line of text of sixty-four bytes, almost. " * 10

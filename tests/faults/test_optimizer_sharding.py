@@ -8,6 +8,7 @@ from typing import get_args
 
 import torch
 import torch.distributed as dist
+from prestarted import Prestarted
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -23,13 +24,15 @@ _MOST_ELEMENTS = 3 * 6 * 6  # of the largest matrix
 TYPES = get_args(OptimizerConfig.model_fields["type"].annotation)
 
 
-def test_every_optimizer_steps_parts_like_the_whole(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(_compare_in_process, args=(str(tmp_path / "store"),), nprocs=2)
+def test_every_optimizer_steps_parts_like_the_whole(prestarted: Prestarted, tmp_path: Path) -> None:
+    ranks = prestarted.start_ranks("test_optimizer_sharding:compare_in_process", {}, tmp_path / "said", 2)
+    for rank in ranks:
+        assert rank.wait(200.0) == 0, rank.text()
 
 
-def _compare_in_process(rank: int, store: str) -> None:
+def compare_in_process() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    dist.init_process_group("gloo")
     try:
         mesh = init_device_mesh("cpu", (2,))
         for optimizer_type in TYPES:
