@@ -1,4 +1,4 @@
-"""`maskwright predict` and `maskwright.predict`: texts or questions from anywhere, answers as a list, a file or a stream."""
+"""`maskwright predict` and `maskwright.predict`: texts or questions in, answers as a list, a file or a stream."""
 
 from __future__ import annotations
 
