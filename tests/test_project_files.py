@@ -39,3 +39,9 @@ def test_the_workflow_runs_the_checks_on_both_architectures() -> None:
     assert any(step.get("run") == ".ci/run" for step in job["steps"])
     runners = job["strategy"]["matrix"]["runner"]
     assert {runner.endswith("-arm") for runner in runners} == {True, False}
+
+
+def test_the_architecture_names_files_that_are_there() -> None:
+    code = re.findall(r"`([\w/]+(?:\.py|/))`", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    assert len(set(code)) > 50
+    assert [name for name in code if not (ROOT / "src" / "maskwright" / name).exists() and name != "recipes/"] == []
