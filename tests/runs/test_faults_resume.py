@@ -393,7 +393,12 @@ def test_the_model_is_saved_where_the_last_checkpoint_does_not_fit(
         monkeypatch.setattr("maskwright.training.checkpoints.write_safetensors", fail_on_full_disk)
         write(self)
 
-    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", lambda self, step: step == 14 and self._save())
+    def save_one(self: PeriodicCheckpoints, step: int) -> None:
+        if step == 14:
+            self._save()
+            self.trainer.finish_writing()  # before the disk is full
+
+    monkeypatch.setattr(PeriodicCheckpoints, "on_step_end", save_one)
     monkeypatch.setattr(PeriodicCheckpoints, "on_epoch_end", _save_in_vain)
     monkeypatch.setattr(Trainer, "retry_checkpoint", refuse)
     folder = run(settings, keep_best=False)
