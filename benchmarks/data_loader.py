@@ -37,7 +37,10 @@ def write_shards(folder: Path, num_tokens: int, num_shards: int) -> None:
             ids = random.integers(FIRST, VOCAB_SIZE, int(lengths.sum()))
             writer.add(ids, lengths, word_starts=np.ones(len(ids), dtype=bool))
             shards.append(asdict(writer.close()))
-    manifest = {"key": "", "sources": [{"weight": 1.0}], "splits": {"train": shards}}
+    counts = {"num_tokens": sum(shard["num_tokens"] for shard in shards), "num_encoded_tokens": 0}
+    counts |= {"num_empty_documents": 0, "num_unknown_tokens": 0}
+    splits = {"train": shards}
+    manifest = {"key": "", "tokenizer_sha256": "", "sources": [{"weight": 1.0}], "splits": splits, **counts}
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
 
 

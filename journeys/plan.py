@@ -129,6 +129,8 @@ def matches(rule: Rule, text: str, one: Documented, device: str) -> bool:
 def complete_snippet(snippet: str, earlier: Sequence[str]) -> str:
     """With what it takes for granted in front: the page's latest snippet that binds it, or SNIPPET_NAMES."""
     unbound = sorted(list_unbound(snippet))
+    if "mw" in unbound:  # known on every page, and no reason to run the snippet that imports it
+        return complete_snippet(f"{SNIPPET_NAMES['mw']}\n{snippet}", earlier)
     if not unbound:
         return snippet
     for number in reversed(range(len(earlier))):

@@ -177,7 +177,7 @@ def list_commands(name: str, command: Any) -> Iterator[tuple[str, set[str]]]:
     ("words", "example"),
     [
         (["--help"], "maskwright train"),
-        (["train", "--help"], "maskwright train low_resource data.train=corpus.txt run.name=mine"),
+        (["train", "--help"], "maskwright train small_corpus data.train=corpus.txt run.name=mine"),
         (["fill", "--help"], 'maskwright fill runs/quickstart "The for [MASK] is used to iterate over a sequence."'),
     ],
 )

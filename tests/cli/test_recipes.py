@@ -33,6 +33,7 @@ SHAPES = {
     "modern_base": (22, 768),
     "modern_large": (28, 1024),
     "low_resource": (4, 128),
+    "small_corpus": (4, 128),
     "electra": (12, 256),
     "hybrid": (6, 512),
 }

@@ -57,7 +57,7 @@ def train(
 
         maskwright train modern_small data.train=corpus.jsonl.zst
 
-        maskwright train low_resource data.train=corpus.txt run.name=mine
+        maskwright train small_corpus data.train=corpus.txt run.name=mine
 
         maskwright train config.yaml training.max_steps=10000
 
