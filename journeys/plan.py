@@ -100,21 +100,33 @@ def settle(one: Documented, device: str, seconds: float) -> Journey:
         if rule.skip:
             return Journey(text, journey.kind, [one.place], journey.settings, skip=rule.skip, rules=[rule])
         journey.rules.append(rule)
-        for pattern, words in rule.replace.items():
-            journey.text = re.sub(pattern, words, journey.text)
+        journey.text = replace_words(journey.text, rule)
         if rule.add:
             journey.text += f" {rule.add}"
         journey.before += [rule.before] if rule.before else []
         journey.packages += rule.packages
         journey.learns |= rule.learns
     journey.learns &= seconds >= LEARNING_SECONDS
-    for word, number in {"{seconds}": seconds, "{steps}": round(STEPS_A_SECOND * seconds)}.items():
-        journey.text = journey.text.replace(word, f"{number:g}")
+    journey.text = fill_budgets(journey.text, seconds)
     if one.kind == "python":
-        own = journey.text
-        journey.text = complete_snippet(own, one.before)
+        own, earlier = journey.text, list(one.before)
+        for rule in RULES:
+            earlier = [replace_words(text, rule) if matches(rule, text, one, device) else text for text in earlier]
+        journey.text = complete_snippet(own, [fill_budgets(text, seconds) for text in earlier])
         journey.start = len(journey.text) - len(own)
     return journey
+
+
+def replace_words(text: str, rule: Rule) -> str:
+    for pattern, words in rule.replace.items():
+        text = re.sub(pattern, words, text)
+    return text
+
+
+def fill_budgets(text: str, seconds: float) -> str:
+    for word, number in {"{seconds}": seconds, "{steps}": round(STEPS_A_SECOND * seconds)}.items():
+        text = text.replace(word, f"{number:g}")
+    return text
 
 
 def matches(rule: Rule, text: str, one: Documented, device: str) -> bool:
@@ -129,12 +141,9 @@ def matches(rule: Rule, text: str, one: Documented, device: str) -> bool:
 def complete_snippet(snippet: str, earlier: Sequence[str]) -> str:
     """With what it takes for granted in front: the page's latest snippet that binds it, or SNIPPET_NAMES."""
     unbound = sorted(list_unbound(snippet))
-    if "mw" in unbound:  # known on every page, and no reason to run the snippet that imports it
-        return complete_snippet(f"{SNIPPET_NAMES['mw']}\n{snippet}", earlier)
-    if not unbound:
-        return snippet
+    sought = [name for name in unbound if name != "mw"]  # known on every page, no reason to run what imports it
     for number in reversed(range(len(earlier))):
-        if any(name not in list_unbound(f"{earlier[number]}\n{name}") for name in unbound):
+        if any(name not in list_unbound(f"{earlier[number]}\n{name}") for name in sought):
             return complete_snippet(f"{earlier[number]}\n{snippet}", earlier[:number])
     missing = [name for name in unbound if name not in SNIPPET_NAMES]
     if missing:

@@ -130,6 +130,17 @@ def test_a_snippet_with_an_unknown_name_is_refused():
         build_plan([Documented("python", "gadget.run()\n", "docs/x.md:1", "docs/x.md")], "cpu", seconds=1)
 
 
+def test_a_snippet_runs_earlier_ones_for_their_names_alone_and_under_the_same_rules():
+    first = 'import maskwright as mw\n\nrun = mw.train(None, {"data.train": "corpus.txt", "run.name": "mine"})\n'
+    alone = Documented("python", "print(mw.__version__)", "docs/python.md:9", "docs/python.md", (first,))
+    needy = Documented("python", "print(mw.__version__, run)", "docs/python.md:9", "docs/python.md", (first,))
+    texts = [
+        next(one.text for one in build_plan([some], "cpu", 5) if "__version__" in one.text) for some in (alone, needy)
+    ]
+    assert texts[0] == "import maskwright as mw\nprint(mw.__version__)"
+    assert '"run.name": "typed", "training.max_seconds": 5' in texts[1]
+
+
 def test_a_small_budget_is_too_short_to_learn(documented):
     def list_learning(seconds):
         return [journey for journey in build_plan(documented, "cpu", seconds) if journey.learns]
