@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from maskwright.terminal import echo, escape_json
-
-if TYPE_CHECKING:
-    from maskwright.text.tokenizer.tokenizer import Tokenizer
-from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from maskwright.text.tokenizer.advise import VocabularyAdvice

@@ -1,4 +1,4 @@
-"""A check-up of a run before it costs anything: all is built as for training, takes a few steps and is thrown away."""
+"""`maskwright doctor`: a run examined before it costs anything. All is built as for training, takes a few steps and is thrown away."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from maskwright.training.distributed.world import is_launched
 def examine(config: Config) -> CheckUp:
     """Find what would go wrong in a run, or slowly; text that cannot be read is an error, as in training."""
     if is_launched():
-        raise InputError("the check-up runs in one process, several were launched; start it without torchrun")
+        raise InputError("doctor runs in one process, several were launched; start it without torchrun")
     checkup = CheckUp()
     try:
         config = fit_row_length(config, lambda text: checkup.findings.append(Finding("data", "OK", text)))

@@ -1,4 +1,4 @@
-"""What a check-up finds, one finding to a line, each with a verdict; and how a terminal shows it."""
+"""What `maskwright doctor` finds, one finding to a line, each with a verdict; and how a terminal shows it."""
 
 from __future__ import annotations
 
