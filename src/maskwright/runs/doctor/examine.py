@@ -1,4 +1,4 @@
-"""`maskwright doctor`: a run examined before it costs anything. All is built as for training, takes a few steps and is thrown away."""
+"""`maskwright doctor`: all is built as for training, takes a few steps and is thrown away, before a run costs hours."""
 
 from __future__ import annotations
 
