@@ -114,8 +114,13 @@ class Workshop:
         try:
             return Outcome("ok", seconds, judge(journey, folder, code, printed, said))
         except (JourneyError, KeyError, OSError, ValueError) as error:  # also a result without its figures
-            tail = "\n".join([*printed.splitlines()[-LAST_LINES:], *said.splitlines()[-LAST_LINES:]])
+            tail = "\n".join([*take_last_lines(printed), *take_last_lines(said)])
             return Outcome("FAILED", seconds, str(error) or repr(error), tail)
+
+
+def take_last_lines(text: str) -> list[str]:
+    """Without the frames of C++ libraries, which would push the error itself out."""
+    return [line for line in text.splitlines() if not line.startswith("frame #")][-LAST_LINES:]
 
 
 def find_free_port() -> int:

@@ -1,7 +1,9 @@
 """The ways a command ends badly; the command line maps them to exit codes."""
 
+import re
 from typing import Any
 
+_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|STATUS_ALLOC_FAILED")
 _MOST_CHARS = 1200
 _LAST_CHARS = 400
 
@@ -53,15 +55,31 @@ class InputWarning(UserWarning):
     """Something in the user's input is set aside and the work goes on: one sentence saying what."""
 
 
-def describe_no_thread(error: BaseException) -> str | None:
-    """What to do where the system starts no more threads or processes; None for another error."""
+def describe_shortage(error: BaseException) -> str | None:
+    """What to do where the system gives no more threads or memory; None for another error."""
     is_refused = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
-    if not is_refused and not isinstance(error, BlockingIOError):
-        return None
-    return (
-        "the system starts no more threads or processes for this command; end others, or raise the limit"
-        " (ulimit -u; of a container its pids limit)"
-    )
+    if is_refused or isinstance(error, BlockingIOError):
+        return (
+            "the system starts no more threads or processes for this command; end others, or raise the limit"
+            " (ulimit -u; of a container its pids limit)"
+        )
+    if is_out_of_memory(error):
+        return (
+            f"out of memory ({describe_briefly(error)}); end other programs that use it, or take a smaller model or"
+            " batch"
+        )
+    return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """By its words: only some of the libraries underneath have a class for it."""
+    if isinstance(error, RunError):
+        return False
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(_NO_MEMORY.search(str(error))))
+
+
+def describe_briefly(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:

@@ -262,6 +262,24 @@ def test_a_system_that_starts_no_thread_is_said_in_words(
     )
 
 
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (RuntimeError("CUDA error: out of memory\nSearch for it in the manual"), "CUDA error: out of memory"),
+        (MemoryError(), "MemoryError"),
+    ],
+)
+def test_memory_that_runs_out_anywhere_is_said_in_words(
+    command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, problem: str
+) -> None:
+    _fail_with(monkeypatch, error)
+    result = command("train")
+    assert result.code == 1
+    assert result.err == (
+        f"error: out of memory ({problem}); end other programs that use it, or take a smaller model or batch\n"
+    )
+
+
 def test_a_message_of_several_lines_becomes_one(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     _fail_with(monkeypatch, RunError("first\nsecond"))
     assert command("train").err == "error: first second\n"

@@ -137,6 +137,7 @@ def differentiate(case: Case, precision: str, compile: bool) -> list[tuple[float
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(900)  # kernels are compiled, on a machine that may be busy
 @pytest.mark.parametrize("case", list_cases())
 def test_loss_and_gradients_are_those_of_fp32(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()

@@ -154,6 +154,7 @@ class TestModelAndTokenizer:
         [
             (RunError("out of memory with a single row; use a smaller model"), "use a smaller model"),
             (torch.OutOfMemoryError("CUDA out of memory.\nsee the manual"), "take a smaller model"),
+            (RuntimeError("CUDA error: out of memory\nsee the manual"), "take a smaller model"),
         ],
     )
     def test_memory_that_runs_out_is_a_problem_not_a_crash(

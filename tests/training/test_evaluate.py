@@ -46,6 +46,9 @@ def limit_memory(model, max_rows, error):
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore lines"),
+        RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in the manual"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
         MemoryError(),
     ],

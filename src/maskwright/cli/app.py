@@ -29,7 +29,7 @@ from maskwright.errors import (
     InputWarning,
     RunError,
     RunInterruptedError,
-    describe_no_thread,
+    describe_shortage,
 )
 from maskwright.terminal import clean, echo, open_terminal
 from maskwright.version import __version__
@@ -154,7 +154,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: Any, 
 def _exit_code(error: Exception) -> int:
     if isinstance(error, RunInterruptedError):
         return error.exit_code
-    return 1 if isinstance(error, RunError | OSError) or describe_no_thread(error) else 2
+    return 1 if isinstance(error, RunError | OSError) or describe_shortage(error) else 2
 
 
 def _speaks(error: Exception) -> bool:
@@ -171,11 +171,11 @@ def _is_main_process() -> bool:
 def _is_expected(error: Exception) -> bool:
     """Any other error is a bug of ours and keeps its traceback; an OSError means a failing disk, file or network."""
     is_ours = isinstance(error, InputError | RunError | OSError) or hasattr(error, "format_message")
-    return is_ours or describe_no_thread(error) is not None
+    return is_ours or describe_shortage(error) is not None
 
 
 def _describe(error: Exception) -> str:
     """The message of an error; typer's usage errors say more than their `str`, and nothing if help was shown."""
     if hasattr(error, "format_message"):
         return str(error.format_message())
-    return describe_no_thread(error) or str(error)
+    return describe_shortage(error) or str(error)

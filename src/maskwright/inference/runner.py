@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.data.assembly import PackedSamples, pack_samples
-from maskwright.errors import InputWarning, RunError, check_count
+from maskwright.errors import InputWarning, RunError, check_count, describe_briefly, is_out_of_memory
 from maskwright.models.any_encoder import encode
 from maskwright.tasks.model import TaskModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.compute.device import evaluation_mode
-from maskwright.training.micro_batches import is_out_of_memory, release_memory
+from maskwright.training.micro_batches import release_memory
 
 SampleT = TypeVar("SampleT", bound="Sample")
 SampleT_co = TypeVar("SampleT_co", bound="Sample", covariant=True)
@@ -263,7 +263,7 @@ class _Halving(Generic[SampleT, Reduced]):
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                problem = (str(error) or type(error).__name__).splitlines()[0]
+                problem = describe_briefly(error)
             # Outside the handler, whose traceback would keep the failed attempt's memory.
             self._shrink(samples, num_tokens, problem)
         middle = len(samples) // 2

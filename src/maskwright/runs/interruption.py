@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from maskwright.errors import LostProcessError, RunError, RunInterruptedError, describe_no_thread
+from maskwright.errors import LostProcessError, RunError, RunInterruptedError, describe_shortage
 from maskwright.models.files.model_folder import list_checkpoints
 from maskwright.runs.folder import RunFolder
 from maskwright.sections.training import TrainingConfig
@@ -146,9 +146,9 @@ def ending_in_order(folders: Sequence[Path]) -> Iterator[None]:
             if lost is not None:
                 raise lost from error
             raise RunInterruptedError(f"interrupted; {_describe_kept(folders)}", 128 + signals.received) from error
-        no_thread = describe_no_thread(error)
-        if no_thread is not None:
-            raise RunError(f"{no_thread}; {_describe_kept(folders)}") from error
+        shortage = describe_shortage(error)
+        if shortage is not None:
+            raise RunError(f"{shortage}; {_describe_kept(folders)}") from error
         if isinstance(error, OSError) and error.errno is not None:
             place = "" if error.filename is None else f": {error.filename}"
             raise RunError(f"{error.strerror}{place}; {_describe_kept(folders)}") from error

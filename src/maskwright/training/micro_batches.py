@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from maskwright.batch import PackedBatch
-from maskwright.errors import RunError
+from maskwright.errors import RunError, describe_briefly, is_out_of_memory
 
 Result = TypeVar("Result")
 
@@ -35,7 +35,7 @@ class MicroBatches:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                problem = (str(error) or type(error).__name__).splitlines()[0]
+                problem = describe_briefly(error)
             # Outside the handler, whose traceback would keep the failed attempt's memory.
             self._shrink(batch, problem)
 
@@ -73,11 +73,6 @@ class MicroBatches:
     @property
     def _place(self) -> str:
         return "" if self._is_training else " in an evaluation"
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """The CPU's allocator has no exception class of its own."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def release_memory() -> None:

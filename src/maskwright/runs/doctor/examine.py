@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from maskwright.config import Config
-from maskwright.errors import InputError, RunError
+from maskwright.errors import InputError, RunError, describe_briefly, is_out_of_memory
 from maskwright.runs.doctor.findings import CheckUp, Finding, build_example
 from maskwright.runs.doctor.memory import (
     MemoryNeed,
@@ -58,9 +56,11 @@ def examine(config: Config) -> CheckUp:
         checkup.findings.append(Finding.from_error("model", error))
     except RunError as error:
         checkup.findings.append(Finding.from_error("memory", error))
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         advice = "take a smaller model, or several GPUs with training.parallel=fsdp"
-        checkup.findings.append(Finding("memory", "problem", str(error).splitlines()[0], advice))
+        checkup.findings.append(Finding("memory", "problem", describe_briefly(error), advice))
     return checkup
 
 

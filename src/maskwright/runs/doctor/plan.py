@@ -143,7 +143,8 @@ def check_step(figures: StepFigures, vocab_size: int) -> Finding:
     """Whether losses and gradients are numbers; an untrained model's loss is near ln(vocabulary)."""
     text = f"the loss starts at {figures.loss:.2f}, a guess among {vocab_size:,} tokens has {math.log(vocab_size):.2f}"
     if not figures.off_plain <= _MOST_OFF_PLAIN:
-        off = f"gradients of compiled kernels are off by {figures.off_plain:.0%} of those of plain ones"
+        by = "not finite" if math.isnan(figures.off_plain) else f"off by {figures.off_plain:.0%} of those of plain ones"
+        off = f"gradients of compiled kernels are {by}"
         return Finding("step", "problem", f"{text}; {off}", "use training.compile=false, and report it with this line")
     if figures.is_finite:
         taken = f"{figures.num_first_steps} steps as the run takes them end at {figures.last_loss:.2f}"

@@ -33,6 +33,9 @@ _LONGEST_STEP_S = 5.0
 """Batches whose step would take longer are measured in part."""
 _FEW_ROWS = 4
 _FEW_PLACES = 128
+_COMPARED_PLACES = 8192
+_NUM_RECORDED_FIRST = 3
+"""Passes until a shape is compiled, captured as a CUDA graph and replayed once."""
 _TIMING_S = 3.0
 _MOST_TIMED = 30
 _MUCH_FASTER = 0.75
@@ -84,6 +87,12 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
         step.compute_gradients(batch.rows(0, num_rows), step=0, epoch=0, mask_ratio=mask_ratio)
         _wait_for(device)
 
+    def time_rows(num_rows: int) -> float:
+        if step.is_graphed:
+            for _ in range(_NUM_RECORDED_FIRST):
+                differentiate(num_rows)
+        return _time_settled(lambda: differentiate(num_rows))
+
     def run(num_rows: int) -> StepResult:
         result = step(batch.rows(0, num_rows), step=0, epoch=0, mask_ratio=mask_ratio)
         _wait_for(device)
@@ -92,8 +101,8 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
     short_row = batch.rows(0, 1).map_fields(lambda field: field[:, :_FEW_PLACES])
     attention = watch_attention(lambda: forward(short_row))  # uncompiled attention keeps the scores of all places
     run(1)  # gives the optimizer its state
-    row_s = _time_settled(lambda: differentiate(1))
-    num_rows = _choose_rows(batch.num_rows, row_s, lambda rows: _time_settled(lambda: differentiate(rows)))
+    row_s = time_rows(1)
+    num_rows = _choose_rows(batch.num_rows, row_s, time_rows)
     # The last step's gradients are dropped when the next begins; they would count twice.
     trainer.optimizers.zero_grad()
     results: list[StepResult] = []
@@ -108,8 +117,9 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
             _measure_another_row(device, num_rows, differentiate),
         )
         working += num_more * per_row
-    first_steps = take_first_steps(trainer, train, step, num_rows)
-    few_rows = batch.rows(0, min(_FEW_ROWS, num_rows))
+    # Whether a GPU's kernels are right can depend on the number of rows.
+    first_steps = take_first_steps(trainer, train, step, num_rows if device.type == "cpu" else None)
+    num_compared = max(_FEW_ROWS, _COMPARED_PLACES // batch.input_ids.shape[1])
     return StepFigures(
         seconds=_extrapolate(row_s, part_s, whole_s, num_rows, batch.num_rows),
         num_tokens=batch.num_tokens(),
@@ -122,7 +132,7 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
         measured_share=num_rows / batch.num_rows,
         num_first_steps=len(first_steps),
         last_loss=trainer.model.compute_metrics(first_steps[-1].sums.tolist())["loss"],
-        off_plain=compare_with_plain(trainer, step, few_rows, mask_ratio),
+        off_plain=compare_with_plain(trainer, step, batch.rows(0, min(num_compared, num_rows)), mask_ratio),
         warnings=warnings,
     )
 
@@ -157,14 +167,14 @@ def _draws(model: nn.Module) -> bool:
     return any(isinstance(rate, float) and rate > 0.0 for rate in rates)
 
 
-def take_first_steps(trainer: Trainer, train: PackedLoader, step: TrainStep, most_rows: int) -> list[StepResult]:
+def take_first_steps(trainer: Trainer, train: PackedLoader, step: TrainStep, most_rows: int | None) -> list[StepResult]:
     """What the run will do, on at most `most_rows` of each batch; one that fails is the last."""
     results: list[StepResult] = []
     begun = time.perf_counter()
     for epoch, batch in _read_first_steps(trainer, train):
         number = len(results)
         trainer.engine.set_learning_rate(number, 0.0)
-        part = batch.rows(0, min(most_rows, batch.num_rows)).to(trainer.engine.device)
+        part = batch.rows(0, min(most_rows or batch.num_rows, batch.num_rows)).to(trainer.engine.device)
         results.append(step(part, step=number, epoch=epoch, mask_ratio=trainer.compute_mask_ratio(0.0)))
         is_late = time.perf_counter() - begun > _FIRST_STEPS_S
         if not _is_finite(results[-1]) or (is_late and len(results) >= _LEAST_FIRST_STEPS):
