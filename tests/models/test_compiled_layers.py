@@ -88,9 +88,20 @@ def test_blocks_of_other_documents_and_beyond_the_window_are_left_out() -> None:
 
 
 def test_attention_dropout_and_odd_head_sizes_have_no_block_kernels() -> None:
-    assert supports_blocks(64, 0.0)
-    assert not supports_blocks(64, 0.1)
-    assert not supports_blocks(48, 0.0)
+    hidden = torch.zeros(1, BLOCK_SIZE, 8)
+    assert supports_blocks(hidden, 64, 0.0)
+    assert not supports_blocks(hidden, 64, 0.1)
+    assert not supports_blocks(hidden, 48, 0.0)
+
+
+@pytest.mark.parametrize("length", [96, 128])
+@pytest.mark.parametrize("head_size", [64, 128])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_only_short_rows_with_large_heads_in_fp32_have_a_kernel_that_takes_minutes_to_compile(
+    length: int, head_size: int, dtype: torch.dtype
+) -> None:
+    is_slow = (length, head_size, dtype) == (96, 128, torch.float32)
+    assert supports_blocks(torch.zeros(1, length, 8, dtype=dtype), head_size, 0.0) != is_slow
 
 
 def build_batch(num_rows: int = 2, length: int = 12) -> PackedBatch:

@@ -127,9 +127,15 @@ def _attend_dropping(query: Tensor, key: Tensor, value: Tensor, attention_mask: 
     return drop(scores.softmax(dim=-1), rate) @ value
 
 
-def supports_blocks(head_size: int, dropout: float) -> bool:
-    """FlexAttention has no dropout, and kernels for these head sizes only."""
-    return head_size in _HEAD_SIZES and dropout == 0.0
+def supports_blocks(hidden: Tensor, head_size: int, dropout: float) -> bool:
+    """FlexAttention has no dropout, and kernels for these head sizes only.
+
+    That of rows shorter than a block took torch 2.11 more than four minutes to compile for heads of 128 in fp32, of
+    which all products are unrolled.
+    """
+    is_exact = hidden.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    is_slow_to_compile = is_exact and hidden.shape[1] < BLOCK_SIZE and head_size > _SHORT_HEAD
+    return head_size in _HEAD_SIZES and dropout == 0.0 and not is_slow_to_compile
 
 
 def choose_kernel_options(query: Tensor) -> Any:

@@ -252,7 +252,7 @@ class PackedEncoder(nn.Module, ABC):
             document_ids is not None
             and hidden.is_cuda  # on CPUs blocks have no backward pass
             and self._find_compiler(hidden) is not None
-            and supports_blocks(head_size, self.attention_dropout)
+            and supports_blocks(hidden, head_size, self.attention_dropout)
         ):
             return build_block_mask(document_ids, is_causal, half_window)
         mask = build_attention_mask(document_ids, is_causal)
