@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.catalogue.choose import Choice as Choice
     from maskwright.catalogue.choose import choose_model as choose_model
     from maskwright.catalogue.choose import list_models as list_models
-    from maskwright.catalogue.memory import ModelMemory as ModelMemory
     from maskwright.catalogue.table import KnownModel as KnownModel
+    from maskwright.catalogue.table import ModelMemory as ModelMemory
     from maskwright.config import Config as Config
     from maskwright.config import load_config as load_config
     from maskwright.data.loader import PackedLoader as PackedLoader
@@ -45,6 +45,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.models.bert import BertConfig as BertConfig
     from maskwright.models.distilbert import DistilBERT as DistilBERT
     from maskwright.models.electra import ELECTRA as ELECTRA
+    from maskwright.models.encoder import EncoderOutput as EncoderOutput
+    from maskwright.models.encoder import MaskedLMOutput as MaskedLMOutput
     from maskwright.models.encoder import PackedEncoder as PackedEncoder
     from maskwright.models.modernbert import ModernBERT as ModernBERT
     from maskwright.models.modernbert import ModernBertConfig as ModernBertConfig
@@ -52,8 +54,6 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.models.mpnet import MPNetConfig as MPNetConfig
     from maskwright.models.neobert import NeoBERT as NeoBERT
     from maskwright.models.neobert import NeoBertConfig as NeoBertConfig
-    from maskwright.models.output import EncoderOutput as EncoderOutput
-    from maskwright.models.output import MaskedLMOutput as MaskedLMOutput
     from maskwright.models.roberta import RoBERTa as RoBERTa
     from maskwright.models.roberta import XLMRoBERTa as XLMRoBERTa
     from maskwright.objectives.masked_lm import CausalLanguageModel as CausalLanguageModel
@@ -95,12 +95,12 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.tasks.nlp_heads import NLPTaskConfig as NLPTaskConfig
     from maskwright.tasks.nlp_heads import NLPTaskType as NLPTaskType
     from maskwright.tasks.nlp_heads import create_nlp_head as create_nlp_head
-    from maskwright.text.tokenizer.advise import VocabularyAdvice as VocabularyAdvice
+    from maskwright.text.tokenizer.extend import VocabularyAdvice as VocabularyAdvice
     from maskwright.text.tokenizer.tokenizer import Tokenizer as Tokenizer
     from maskwright.text.tokenizer.tokenizer import load_tokenizer as load_tokenizer
     from maskwright.text.tokenizer.train import train_tokenizer as train_tokenizer
+    from maskwright.text.wiki.preprocess import WikiReport as WikiReport
     from maskwright.text.wiki.preprocess import preprocess_wiki_dump as preprocess_wiki_dump
-    from maskwright.text.wiki.report import WikiReport as WikiReport
     from maskwright.training.callbacks import Callback as Callback
     from maskwright.training.callbacks import EarlyStopping as EarlyStopping
     from maskwright.training.callbacks import ModelCheckpoint as ModelCheckpoint
@@ -132,7 +132,7 @@ _HOMES = {
     "DistilBERT": "maskwright.models.distilbert",
     "ELECTRA": "maskwright.models.electra",
     "EarlyStopping": "maskwright.training.callbacks",
-    "EncoderOutput": "maskwright.models.output",
+    "EncoderOutput": "maskwright.models.encoder",
     "FinishedRun": "maskwright.runs.pretrain",
     "FinishedTask": "maskwright.runs.finetune.finetune",
     "GlueReport": "maskwright.runs.eval.glue_report",
@@ -145,11 +145,11 @@ _HOMES = {
     "MLflow": "maskwright.training.trackers",
     "MPNet": "maskwright.models.mpnet",
     "MPNetConfig": "maskwright.models.mpnet",
-    "MaskedLMOutput": "maskwright.models.output",
+    "MaskedLMOutput": "maskwright.models.encoder",
     "MaskedLanguageModel": "maskwright.objectives.masked_lm",
     "MinimalPair": "maskwright.evaluation.minimal_pairs",
     "ModelCheckpoint": "maskwright.training.callbacks",
-    "ModelMemory": "maskwright.catalogue.memory",
+    "ModelMemory": "maskwright.catalogue.table",
     "ModernBERT": "maskwright.models.modernbert",
     "ModernBertConfig": "maskwright.models.modernbert",
     "NLPHead": "maskwright.tasks.nlp_heads",
@@ -180,9 +180,9 @@ _HOMES = {
     "Trackio": "maskwright.training.trackers",
     "Trainer": "maskwright.runs.trainer",
     "TrainingConfig": "maskwright.sections.training",
-    "VocabularyAdvice": "maskwright.text.tokenizer.advise",
+    "VocabularyAdvice": "maskwright.text.tokenizer.extend",
     "WandB": "maskwright.training.trackers",
-    "WikiReport": "maskwright.text.wiki.report",
+    "WikiReport": "maskwright.text.wiki.preprocess",
     "XLMRoBERTa": "maskwright.models.roberta",
     "adapt": "maskwright.runs.commands",
     "advise_tokenizer": "maskwright.runs.commands",

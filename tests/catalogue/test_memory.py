@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from maskwright.catalogue.memory import compute_memory, format_bytes, format_parameters
-from maskwright.catalogue.table import read_table
+from maskwright.catalogue.table import compute_memory, format_bytes, format_parameters, read_table
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.files.safetensors_file import write_safetensors

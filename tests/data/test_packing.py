@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskwright.batch import PADDING_DOCUMENT
-from maskwright.data.assembly import pack_samples
-from maskwright.data.rows import pack_rows
+from maskwright.data.assembly import pack_rows, pack_samples
 
 ROW_LENGTH = 24
 lengths_lists = st.lists(st.integers(1, ROW_LENGTH), max_size=80)

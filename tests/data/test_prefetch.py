@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from maskwright.data.prefetch import prefetch
+from maskwright.data.loader import prefetch
 
 
 def test_items_come_in_their_order() -> None:

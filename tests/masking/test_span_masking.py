@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maskwright.errors import InputError
-from maskwright.masking.spans import SpanMasker
-from maskwright.masking.tokens import CorruptedBatch
-from maskwright.masking.units import MAX_WORD_TOKENS
+from maskwright.masking.strategies import SpanMasker
+from maskwright.masking.tokens import MAX_WORD_TOKENS, CorruptedBatch
 
 VOCAB_SIZE, MASK, SPECIALS = 500, 4, (0, 1, 2, 3, 4)
 documents = st.lists(st.integers(1, 4), min_size=1, max_size=30)

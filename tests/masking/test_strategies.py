@@ -7,8 +7,7 @@ import torch
 
 from maskwright.batch import from_padded
 from maskwright.errors import InputError
-from maskwright.masking.spans import SpanMasker
-from maskwright.masking.strategies import WordMasker, build_masker
+from maskwright.masking.strategies import SpanMasker, WordMasker, build_masker
 from maskwright.masking.tokens import TokenMasker
 from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel

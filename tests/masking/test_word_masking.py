@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from maskwright.batch import PackedBatch, as_packed, from_padded
 from maskwright.errors import InputError
 from maskwright.masking.strategies import WordMasker
-from maskwright.masking.tokens import CorruptedBatch, TokenMasker, compute_num_slots
-from maskwright.masking.units import MAX_WORD_TOKENS
+from maskwright.masking.tokens import MAX_WORD_TOKENS, CorruptedBatch, TokenMasker, compute_num_slots
 
 VOCAB_SIZE, MASK, SPECIALS = 500, 4, (0, 1, 2, 3, 4)
 documents = st.lists(st.integers(1, 20), min_size=1, max_size=12)

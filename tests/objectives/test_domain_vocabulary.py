@@ -15,9 +15,8 @@ from maskwright.models.bert import BERT
 from maskwright.models.electra import ELECTRA
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.modernbert import ModernBERT
-from maskwright.models.resizing import count_added_parameters, set_rows_to_means
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.objectives.resizing import extend_vocabulary
+from maskwright.objectives.resizing import count_added_parameters, extend_vocabulary, set_rows_to_means
 from maskwright.text.tokenizer.domain_tokens import choose_domain_tokens
 from maskwright.text.tokenizer.extend import add_domain_tokens
 from maskwright.text.tokenizer.tokenizer import Tokenizer

@@ -12,9 +12,8 @@ from domain_examples import DOMAIN, KINDS, SPELLED, choose, cut, extend_all, tra
 
 from maskwright.errors import InputError
 from maskwright.text.tokenizer import domain_tokens
-from maskwright.text.tokenizer.advise import advise_vocabulary
 from maskwright.text.tokenizer.domain_tokens import DomainToken, FragmentationMeter, choose_domain_tokens, forget_rare
-from maskwright.text.tokenizer.extend import add_domain_tokens
+from maskwright.text.tokenizer.extend import add_domain_tokens, advise_vocabulary
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"

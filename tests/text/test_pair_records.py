@@ -18,8 +18,8 @@ from pyarrow import parquet
 from maskwright.errors import InputError
 from maskwright.sections.data import QualityConfig, SourceConfig, build_sources, hold_pairs
 from maskwright.text.corpus import ReadingReport
+from maskwright.text.quality import PairCleaner, TextPair, list_texts
 from maskwright.text.sources import read_pairs, read_source, read_sources
-from maskwright.text.text_pairs import PairCleaner, TextPair, list_texts
 
 COLUMNS = ["id", "b", "a"]
 PAIRS = [TextPair("it rains", "it is wet"), TextPair("Zażółć 漢字 🙂", 'said "so", and left'), TextPair("one", "two")]

@@ -16,8 +16,7 @@ from rich.console import Console
 from maskwright.errors import InputError, RunError
 from maskwright.text.wiki import pool as wiki_pool
 from maskwright.text.wiki import preprocess as wiki
-from maskwright.text.wiki.preprocess import count_words, preprocess_wiki_dump
-from maskwright.text.wiki.report import WikiReport
+from maskwright.text.wiki.preprocess import WikiReport, count_words, preprocess_wiki_dump
 
 pytest.importorskip("mwparserfromhell", reason="the `wiki` extra is not installed")
 
@@ -170,7 +169,7 @@ def test_progress_shows_pages_per_second(
     dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
     for name in ("_PLAIN_INTERVAL_S", "_BAR_INTERVAL_S"):
-        monkeypatch.setattr(f"maskwright.text.wiki.report.{name}", 0.0)
+        monkeypatch.setattr(f"maskwright.text.wiki.preprocess.{name}", 0.0)
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=100)
     preprocess_wiki_dump(dump, tmp_path / "text.txt", workers=1, console=console)
     assert isinstance(console.file, io.StringIO)

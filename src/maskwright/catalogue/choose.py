@@ -9,8 +9,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from maskwright.catalogue.memory import format_parameters
-from maskwright.catalogue.table import ACCURACY, ENGLISH, GENERAL, KnownModel, Leaf, Table, read_table
+from maskwright.catalogue.table import (
+    ACCURACY,
+    ENGLISH,
+    GENERAL,
+    KnownModel,
+    Leaf,
+    Table,
+    format_parameters,
+    read_table,
+)
 from maskwright.errors import InputError
 from maskwright.suggestions import checks_arguments, suggest
 

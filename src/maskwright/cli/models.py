@@ -64,7 +64,7 @@ def memory(
 
         maskwright models memory runs/quickstart
     """
-    from maskwright.catalogue.memory import format_bytes, format_parameters
+    from maskwright.catalogue.table import format_bytes, format_parameters
     from maskwright.runs.memory import measure_memory
 
     measured = measure_memory(model)
@@ -167,8 +167,7 @@ def _ask_wishes() -> Wishes:
 def _describe(model: KnownModel, task: str | None = None) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from maskwright.catalogue.memory import compute_memory
-    from maskwright.catalogue.table import describe_finetuning, describe_loading
+    from maskwright.catalogue.table import compute_memory, describe_finetuning, describe_loading
 
     return asdict(model) | {
         "memory": compute_memory(model).bytes_by_precision,
@@ -188,8 +187,14 @@ def _describe_choice(choice: Choice) -> dict[str, Any]:
 
 
 def _print_choice(choice: Choice) -> None:
-    from maskwright.catalogue.memory import compute_memory, format_bytes, format_parameters
-    from maskwright.catalogue.table import ACCURACY, describe_finetuning, describe_loading
+    from maskwright.catalogue.table import (
+        ACCURACY,
+        compute_memory,
+        describe_finetuning,
+        describe_loading,
+        format_bytes,
+        format_parameters,
+    )
 
     model = choice.model
     sizes = compute_memory(model).bytes_by_precision
@@ -218,8 +223,7 @@ def _print_choice(choice: Choice) -> None:
 
 
 def _format_row(model: KnownModel, score: str | None = None) -> str:
-    from maskwright.catalogue.memory import format_parameters
-    from maskwright.catalogue.table import ACCURACY
+    from maskwright.catalogue.table import ACCURACY, format_parameters
 
     name = score or ACCURACY
     value = model.find_score(name)

@@ -13,8 +13,8 @@ import typer
 from maskwright.terminal import echo, escape_json
 
 if TYPE_CHECKING:
-    from maskwright.text.tokenizer.advise import VocabularyAdvice
     from maskwright.text.tokenizer.domain_tokens import Fragmentation
+    from maskwright.text.tokenizer.extend import VocabularyAdvice
     from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
@@ -201,7 +201,7 @@ def advise(
 def _count_parameters(name: str, tokenizer: Tokenizer, num_new: int) -> int | None:
     """Parameters that the words add to the model beside the tokenizer; None without a model."""
     from maskwright.models.files.model_folder import CONFIG_FILE, read_config, resolve_folder
-    from maskwright.models.resizing import count_added_parameters
+    from maskwright.objectives.resizing import count_added_parameters
 
     folder = Path(name).parent if Path(name).is_file() else resolve_folder(name)
     if not (folder / CONFIG_FILE).is_file():

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.batch import IGNORED_LABEL
-from maskwright.data.assembly import Array
+from maskwright.data.assembly import Array, RowPlan
 from maskwright.data.loader import PackedLoader
 from maskwright.data.pairs import MIN_PAIR_TOKENS, NUM_PAIR_SPECIALS, PairDraws, Pairing, Pairs
-from maskwright.data.rows import RowPlan
 from maskwright.data.shards import Shards
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError

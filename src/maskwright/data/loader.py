@@ -6,21 +6,22 @@ and disk see a handful of shards at once, whatever the size of the corpus.
 
 from __future__ import annotations
 
+import atexit
 import copy
 import math
-from collections.abc import Iterator, Sequence
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.batch import PackedBatch
-from maskwright.data.assembly import BatchAssembler, SpecialIds
+from maskwright.data.assembly import NUM_SPECIALS, BatchAssembler, RowPlan, SpecialIds
 from maskwright.data.pairs import MIN_PAIR_TOKENS, NUM_PAIR_SPECIALS, PairAssembler, PairDraws, Pairing
-from maskwright.data.prefetch import prefetch
-from maskwright.data.rows import NUM_SPECIALS, RowPlan
 from maskwright.data.shards import PreparedShards, Shards, StoresInMemory
 from maskwright.data.store import SampleIndex, TokenStore
 from maskwright.errors import InputError
@@ -298,3 +299,58 @@ def _list_passes(row_counts: Sequence[int], weights: Sequence[float]) -> list[_P
         if round(rest * num_rows):
             passes.append(_Pass(shard, whole, round(rest * num_rows), is_partial=True))
     return passes
+
+
+Item = TypeVar("Item")
+
+
+def prefetch(items: Iterable[Item], depth: int = 4) -> Iterator[Item]:
+    """The same items in the same order; an error in the thread is raised where the item would have come.
+
+    The thread ends when the items do or when the consumer stops iterating.
+    """
+    ready: queue.Queue[tuple[str, Item | BaseException | None]] = queue.Queue(maxsize=depth)
+    stopped = threading.Event()
+
+    def put(kind: str, value: Item | BaseException | None = None) -> bool:
+        while not stopped.is_set():
+            try:
+                ready.put((kind, value), timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def produce() -> None:
+        try:
+            for item in items:
+                if not put("item", item):
+                    return
+            put("end")
+        except BaseException as error:  # handed to the consumer, which raises it
+            put("error", error)
+
+    def consume() -> Iterator[Item]:
+        thread = threading.Thread(target=produce, daemon=True)
+
+        def stop() -> None:
+            stopped.set()
+            thread.join()
+
+        # A thread still inside native code while the interpreter shuts down would abort the process.
+        atexit.register(stop)
+        thread.start()
+        try:
+            while True:
+                kind, value = ready.get()
+                if kind == "end":
+                    return
+                if kind == "error":
+                    assert isinstance(value, BaseException)
+                    raise value
+                yield value  # type: ignore[misc]
+        finally:
+            stop()
+            atexit.unregister(stop)
+
+    return consume()

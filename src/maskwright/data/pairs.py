@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch
-from maskwright.data.assembly import Array, BatchAssembler, SpecialIds, read_bits
-from maskwright.data.rows import NUM_SPECIALS, RowPlan
+from maskwright.data.assembly import NUM_SPECIALS, Array, BatchAssembler, RowPlan, SpecialIds, read_bits
 from maskwright.data.shards import Shards
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError

@@ -25,7 +25,7 @@ from maskwright.export.comparison import (
 from maskwright.export.huggingface import complete_settings, find_pooling_obstacles, refuse
 from maskwright.models.any_encoder import find_max_length, has_segments
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.files.sentence_files import describe_pooling, write_small_files
+from maskwright.models.files.model_folder import describe_pooling, write_small_files
 from maskwright.models.transformers_model import quiet_transformers
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer

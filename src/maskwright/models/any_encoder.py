@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch, to_padded
 from maskwright.errors import InputError
-from maskwright.models.encoder import PackedEncoder
-from maskwright.models.output import EncoderOutput
+from maskwright.models.encoder import EncoderOutput, PackedEncoder
 
 
 def encode(encoder: nn.Module, batch: PackedBatch, is_causal: Tensor | None = None) -> Tensor:

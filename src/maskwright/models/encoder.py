@@ -41,10 +41,29 @@ from maskwright.models.files.model_folder import (
     write_model_folder,
 )
 from maskwright.models.layers import init_weights, zero_residual_outputs
-from maskwright.models.output import EncoderOutput
 from maskwright.models.shape import EncoderShape
 from maskwright.storage import refuse_unknown_fields
 from maskwright.suggestions import suggest
+
+
+class EncoderOutput(dict[str, Tensor]):
+    @property
+    def last_hidden_state(self) -> Tensor:
+        """(B, S, D)"""
+        return self["last_hidden_state"]
+
+
+class MaskedLMOutput(dict[str, Tensor]):
+    @property
+    def loss(self) -> Tensor | None:
+        """Mean cross-entropy over the labelled tokens; None without labels."""
+        return self.get("loss")
+
+    @property
+    def logits(self) -> Tensor | None:
+        """(B, S, V); None in training with labels, where only labelled tokens are projected."""
+        return self.get("logits")
+
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "positions", "document_ids", "is_causal")
 

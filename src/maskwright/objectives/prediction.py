@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
 from maskwright.errors import InputError
-from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
-from maskwright.masking.strategies import build_masker
+from maskwright.masking.strategies import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P, build_masker
 from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy
 from maskwright.models.any_encoder import (
     check_has_weights,
@@ -25,9 +24,8 @@ from maskwright.models.any_encoder import (
     find_max_length,
 )
 from maskwright.models.compilation import FunctionCompiler
-from maskwright.models.encoder import PackedEncoder
+from maskwright.models.encoder import MaskedLMOutput, PackedEncoder
 from maskwright.models.layers import ACTIVATIONS, Dropout, LayerNorm, build_activation, init_weights
-from maskwright.models.output import MaskedLMOutput
 from maskwright.models.transformers_model import TransformersHead
 from maskwright.objectives import arguments
 from maskwright.objectives.loss import LossSums, compute_loss_in_parts, compute_loss_sums, gather_labelled

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
 from maskwright.errors import InputError
-from maskwright.masking.spans import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
-from maskwright.masking.strategies import build_masker
+from maskwright.masking.strategies import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P, build_masker
 from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy
 from maskwright.models.any_encoder import encode
 from maskwright.models.encoder import PackedEncoder, build_encoder, describe_encoder

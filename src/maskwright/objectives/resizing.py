@@ -2,14 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from maskwright.errors import InputError
 from maskwright.masking.strategies import build_masker
-from maskwright.models.resizing import resize_embedding, resize_output, resize_transformers_model, set_rows_to_means
+from maskwright.models.any_encoder import find_input_embedding
+from maskwright.models.encoder import PackedEncoder
+from maskwright.models.transformers_model import TransformersHead
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.text.tokenizer.spelling import cut_word
 from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.words import cut_word
+
+_FRESH_STD = 0.02
+_ROW_SIZES = ("embedding_size", "hidden_size", "dim")
+"""Names of an embedding's width in configurations: ALBERT's and ELECTRA's, most models', DistilBERT's."""
+
+
+def resize_embedding(encoder: nn.Module, new_size: int, mean_init: bool = True, noise: float = 0.0) -> Tensor:
+    """Give an encoder rows for `new_size` tokens, in place, and return its table (V, D).
+
+    The old rows keep their values; the configuration follows. A table that has the rows already stays as it is.
+    """
+    embedding = find_input_embedding(encoder)
+    if embedding is None:
+        raise InputError(f"{type(encoder).__name__} has no embedding table to resize; give it get_input_embeddings()")
+    if embedding.num_embeddings < new_size:
+        embedding.weight = _replace_parameter(
+            embedding.weight, grow_rows(embedding.weight, new_size, mean_init, noise, embedding.padding_idx)
+        )
+        embedding.num_embeddings = new_size
+        _update_config(encoder, new_size)
+    return embedding.weight
+
+
+def resize_output(output: nn.Linear, new_size: int, weight: Tensor | None, mean_init: bool, noise: float) -> None:
+    """Give an output projection `new_size` answers; `weight` is the table it is tied to, if it is."""
+    if weight is None:
+        weight = _replace_parameter(output.weight, grow_rows(output.weight, new_size, mean_init, noise))
+    output.weight = weight
+    if output.bias is not None:  # the mean, since a zero would stand out among biases that have learnt to be negative
+        output.bias = _replace_parameter(output.bias, grow_rows(output.bias, new_size))
+    output.out_features = new_size
+
+
+def resize_transformers_model(
+    encoder: nn.Module, mlm_head: TransformersHead, new_size: int, mean_init: bool = True, noise: float = 0.0
+) -> None:
+    """Give the embedding and every table of the head `new_size` rows, in place; what was tied stays tied."""
+    config = mlm_head.rest.config
+    embedding = find_input_embedding(encoder)
+    old_tables: list[Tensor] = [] if embedding is None else [embedding.weight]
+    outputs = mlm_head.output_tables(config.vocab_size)
+    grown = dict.fromkeys(old_tables, resize_embedding(encoder, new_size, mean_init, noise))
+    for table in outputs:
+        if table not in grown:  # biases start as the mean, as those of our own heads do
+            rows = grow_rows(table, new_size, mean_init, noise) if table.ndim > 1 else grow_rows(table, new_size)
+            grown[table] = nn.Parameter(rows, requires_grad=table.requires_grad)
+    for module in mlm_head.rest.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if parameter in grown:
+                setattr(module, name, grown[parameter])
+        if isinstance(module, nn.Linear):
+            module.out_features = len(module.weight)
+    config.vocab_size = new_size
+    encoder.config = config  # one object, since all parts of the model hold it
+
+
+@torch.no_grad()
+def grow_rows(
+    table: Tensor, new_size: int, mean_init: bool = True, noise: float = 0.0, skipped_row: int | None = None
+) -> Tensor:
+    """A table (V, ...) with rows added up to `new_size`: the mean of the old, or drawn anew.
+
+    `noise` is added as a share of the old rows' standard deviation; `skipped_row`, the untrained padding, is left out.
+    """
+    num_new = new_size - len(table)
+    is_counted = torch.ones(len(table), dtype=torch.bool, device=table.device)
+    if skipped_row is not None:
+        is_counted[skipped_row] = False
+    counted = table[is_counted].float()
+    shape = (num_new, *table.shape[1:])
+    rows = counted.mean(dim=0).expand(shape).clone() if mean_init else counted.new_empty(shape).normal_(std=_FRESH_STD)
+    if noise:
+        rows += noise * counted.std(dim=0) * torch.randn_like(rows)
+    return torch.cat([table, rows.to(table.dtype)])
+
+
+@torch.no_grad()
+def set_rows_to_means(table: Tensor, sources: Mapping[int, Sequence[int]]) -> None:
+    """Set rows of a table (V, ...) to the mean of other rows, in place: {row: the rows it is the mean of}."""
+    for row, others in sources.items():
+        table[row] = table[list(others)].float().mean(dim=0)
+
+
+def count_added_parameters(config: Mapping[str, Any], num_used: int, num_new: int) -> int | None:
+    """The parameters that new tokens add to the model a config.json describes, beside `num_used` tokens of it.
+
+    A row of the embedding, one of an output that is not tied to it, and a bias for each token; rows that the model
+    has to spare cost nothing. None where the configuration does not say how wide a row is.
+    """
+    num_rows = config.get("vocab_size")
+    row_size = next((config[name] for name in _ROW_SIZES if name in config), None)
+    if not isinstance(num_rows, int) or not isinstance(row_size, int):
+        return None
+    output_size = 0 if config.get("tie_word_embeddings", True) else row_size
+    return max(0, num_used + num_new - num_rows) * (row_size + output_size + 1)
+
+
+def _replace_parameter(old: Tensor, values: Tensor) -> nn.Parameter:
+    return nn.Parameter(values, requires_grad=old.requires_grad)
+
+
+def _update_config(encoder: nn.Module, new_size: int) -> None:
+    config: Any = getattr(encoder, "config", None)
+    if isinstance(encoder, PackedEncoder):
+        encoder.config = replace(config, vocab_size=new_size)
+    elif hasattr(config, "vocab_size"):
+        config.vocab_size = new_size
 
 
 def resize_vocabulary(

@@ -31,9 +31,9 @@ from maskwright.models.files.model_folder import (
     read_own_settings,
     read_weights,
     write_model_folder,
+    write_small_files,
 )
 from maskwright.models.files.safetensors_file import read_tensors, write_safetensors
-from maskwright.models.files.sentence_files import write_small_files
 from maskwright.storage import refuse_unknown_fields
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 

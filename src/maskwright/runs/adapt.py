@@ -27,7 +27,7 @@ from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import BUILTIN_CORPUS, SourceLike, build_sources
 from maskwright.storage import read_json, restore_folder, whole_folder, write_text
 from maskwright.text.sources import read_sources
-from maskwright.text.tokenizer.advise import advise_vocabulary
+from maskwright.text.tokenizer.extend import advise_vocabulary
 from maskwright.training.distributed.world import is_main_process
 
 _RECIPE = "domain_adaptation"

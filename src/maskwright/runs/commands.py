@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from maskwright.runs.pretrain import FinishedRun
     from maskwright.tasks.config import TaskConfig
     from maskwright.tasks.nlp_heads import NLPHead
-    from maskwright.text.tokenizer.advise import VocabularyAdvice
+    from maskwright.text.tokenizer.extend import VocabularyAdvice
     from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _UNFIT = re.compile(r"[^\w.-]+")
@@ -358,7 +358,7 @@ def advise_tokenizer(
     from maskwright.runs.texts import is_held_out
     from maskwright.storage import restore_folder, whole_folder
     from maskwright.text.sources import read_sources
-    from maskwright.text.tokenizer.advise import advise_vocabulary
+    from maskwright.text.tokenizer.extend import advise_vocabulary
 
     refuse_below(1, max_tokens=max_tokens, min_count=min_count)
     with nullcontext() if out is None else owning(Path(out)):

@@ -29,8 +29,8 @@ from maskwright.sections.training import OptimizerConfig, ScheduleConfig, Traini
 from maskwright.text.corpus import ReadingReport, read_lines
 from maskwright.text.files import file_format
 from maskwright.text.huggingface import is_loaded
+from maskwright.text.quality import Document
 from maskwright.text.sources import is_plain_text, list_files, names_source, read_rows
-from maskwright.text.text_pairs import Document
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 
 PaddedLoader = DataLoader[dict[str, Tensor]]

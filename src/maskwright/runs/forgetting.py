@@ -16,7 +16,7 @@ from maskwright.runs.inputs import pack_documents
 from maskwright.runs.texts import Say, read_texts, sort_by_hash
 from maskwright.sections.data import build_sources
 from maskwright.storage import read_json, read_record, write_text
-from maskwright.text.text_pairs import list_texts
+from maskwright.text.quality import list_texts
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics, write_weights
 from maskwright.training.distributed.world import World

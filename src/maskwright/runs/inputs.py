@@ -32,7 +32,7 @@ from maskwright.runs.augmentation import AugmentedLoader
 from maskwright.runs.texts import Documents, Say, Spill, build_spill, read_documents
 from maskwright.sections.data import AugmentationConfig, QualityConfig, build_sources
 from maskwright.storage import naming
-from maskwright.text.text_pairs import Document, TextPair, list_texts
+from maskwright.text.quality import Document, TextPair, list_texts
 from maskwright.text.tokenizer.encode import encode_ids, encode_texts
 from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_texts, load_tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from maskwright.catalogue.memory import ModelMemory, compute_memory
-from maskwright.catalogue.table import read_table
+from maskwright.catalogue.table import ModelMemory, compute_memory, read_table
 from maskwright.errors import InputError
 
 

@@ -22,9 +22,8 @@ from maskwright.errors import InputError
 from maskwright.sections.data import QualityConfig, SourceConfig, build_sources, check_can_hold_out, hold_pairs
 from maskwright.storage import naming
 from maskwright.text.corpus import ReadingReport
-from maskwright.text.quality import DocumentCleaner, QualityReport
+from maskwright.text.quality import Document, DocumentCleaner, PairCleaner, QualityReport, TextPair
 from maskwright.text.sources import read_pairs, read_source
-from maskwright.text.text_pairs import Document, PairCleaner, TextPair
 
 Say = Callable[[str], None]
 SPILL_CHARS = 256_000_000

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.data.assembly import NUM_SPECIALS
 from maskwright.data.given_pairs import PairStore
 from maskwright.data.pairs import NUM_PAIR_SPECIALS
-from maskwright.data.rows import NUM_SPECIALS
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.tasks.examples import Example

@@ -20,8 +20,7 @@ from maskwright.errors import InputError
 from maskwright.models.any_encoder import name_encoder
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.family import TaskHeadLayout
-from maskwright.models.files.model_folder import CONFIG_FILE, read_own_settings
-from maskwright.models.files.sentence_files import describe_pooling
+from maskwright.models.files.model_folder import CONFIG_FILE, describe_pooling, read_own_settings
 from maskwright.models.layers import ACTIVATIONS, Dropout, build_activation, init_weights
 from maskwright.models.transformers_encoder import TunedEncoder
 from maskwright.suggestions import suggest

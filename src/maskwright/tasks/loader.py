@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from maskwright.batch import IS_ASKED, PackedBatch, Questions, fill_missing, find_asked
-from maskwright.data.assembly import BatchAssembler, SpecialIds
+from maskwright.data.assembly import BatchAssembler, RowPlan, SpecialIds, pack_rows
 from maskwright.data.given_pairs import GivenPairs
+from maskwright.data.loader import prefetch
 from maskwright.data.pairs import PairAssembler, PairDraws
-from maskwright.data.prefetch import prefetch
-from maskwright.data.rows import RowPlan, pack_rows
 from maskwright.data.store import SampleIndex
 from maskwright.errors import InputError
 from maskwright.randomness import Stream, compute_key, permutation

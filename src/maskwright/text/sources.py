@@ -15,8 +15,8 @@ from maskwright.text.builtin import read_python_documentation
 from maskwright.text.corpus import ReadingReport, text_lines, text_paragraphs
 from maskwright.text.files import file_format, find_files, hash_file, open_stream
 from maskwright.text.huggingface import dataset_texts, hub_version, is_dataset, row_texts, saved_folder
+from maskwright.text.quality import TextPair
 from maskwright.text.records import RecordTally, Texts, csv_texts, jsonl_texts, parquet_texts
-from maskwright.text.text_pairs import TextPair
 
 
 def read_sources(sources: SourceLike | Sequence[SourceLike], report: ReadingReport | None = None) -> Iterator[str]:

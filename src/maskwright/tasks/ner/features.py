@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from maskwright.data.rows import NUM_SPECIALS
+from maskwright.data.assembly import NUM_SPECIALS
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.tasks.config import TaskConfig

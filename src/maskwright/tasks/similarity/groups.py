@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.batch import PackedBatch
-from maskwright.data.rows import NUM_SPECIALS
+from maskwright.data.assembly import NUM_SPECIALS
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError, RunError
 from maskwright.tasks.features import Features

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from maskwright.errors import InputError
 from maskwright.text.tokenizer.encode import EncodedTexts, encode_texts
-from maskwright.text.tokenizer.spelling import METASPACE, cut_word, find_spelling
 from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_texts
-from maskwright.text.tokenizer.words import build_boundaries
+from maskwright.text.tokenizer.words import METASPACE, build_boundaries, cut_word, find_spelling
 
 MANY_PIECES = 3
 """From here on a word counts as badly cut."""

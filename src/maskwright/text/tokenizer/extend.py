@@ -1,25 +1,28 @@
-"""Add whole words to a tokenizer, so that each becomes one token and no other word is cut anew.
+"""Add whole words to a tokenizer, so that each becomes one token, and measure what that saves.
+
+No other word is tokenized differently afterwards:
 
 - WordPiece: an added token that matches whole words of the normalised text. In the vocabulary itself it would also
-  match the beginning of longer words, which the model cuts off greedily.
-- BPE: an entry of the vocabulary with `ignore_merges`, by which the model looks a whole word up before it merges.
-  Merges of its own would need tokens in between, and an added token would lose the space before it.
-- Unigram: a piece whose score is that of the word's pieces and a hair more. It stands for just those pieces, so cuts
-  in other words stay where they are; a longer word that began with the same pieces begins with the new one.
+  match the beginning of longer words, which the model splits greedily.
+- BPE: a vocabulary entry with `ignore_merges`, so that the model looks up a whole word before it merges. Merges for
+  the word would need tokens in between, and an added token would lose the space before it.
+- Unigram: a piece whose score is the sum of the word's pieces plus a tiny margin. It replaces exactly those pieces, so
+  other words keep theirs; a longer word that began with the same pieces begins with the new one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
 from maskwright.errors import InputError
-from maskwright.text.tokenizer.domain_tokens import DomainToken
-from maskwright.text.tokenizer.spelling import cut_word, find_spelling
-from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.domain_tokens import DomainToken, Fragmentation, FragmentationMeter, choose_domain_tokens
+from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_texts
+from maskwright.text.tokenizer.words import cut_word, find_spelling
 
 _HAIR = 1e-6
 _UNKNOWN_PENALTY = 10.0
@@ -124,3 +127,51 @@ def _check_old_words(old: Tokenizer, extended: Tokenizer) -> None:
                 f"the merges of this BPE tokenizer never make its token '{token}', which would appear once whole words"
                 " are looked up; use a tokenizer whose merges make all its tokens"
             )
+
+
+@dataclass(frozen=True)
+class VocabularyAdvice:
+    tokens: list[DomainToken]
+    num_texts: int
+    """Those the tokens were chosen from."""
+    before: Fragmentation
+    """Of the held-out texts, as are the figures after."""
+    after: Fragmentation
+    extended: Tokenizer
+
+    @property
+    def saved_share(self) -> float:
+        return 1 - self.after.num_tokens / max(self.before.num_tokens, 1)
+
+
+def advise_vocabulary(
+    read: Callable[[], Iterable[str]],
+    is_held_out: Callable[[str], bool],
+    tokenizer: Tokenizer,
+    max_tokens: int,
+    min_count: int,
+) -> VocabularyAdvice:
+    """Choose words from the texts that are not held out and measure on those that are; `read` is called twice."""
+    tokens = choose_domain_tokens((text for text in read() if not is_held_out(text)), tokenizer, max_tokens, min_count)
+    extended = add_domain_tokens(tokenizer, tokens) if tokens else tokenizer
+    meters = [FragmentationMeter(tokenizer), FragmentationMeter(extended)]
+    num_texts = 0
+
+    def held_out() -> Iterator[str]:
+        nonlocal num_texts
+        for text in read():
+            if is_held_out(text):
+                yield text
+            else:
+                num_texts += 1
+
+    for group in group_texts(held_out(), CHUNK_CHARS):
+        for meter in meters:
+            meter.add(group)
+    before, after = (meter.figures for meter in meters)
+    if not num_texts or not before.num_texts:
+        raise InputError(
+            f"of {num_texts + before.num_texts} texts {before.num_texts} are held out by a hash, so there is nothing to"
+            " choose from or nothing to measure on; give more texts, one document on each line"
+        )
+    return VocabularyAdvice(tokens, num_texts, before, after, extended)

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
-from maskwright.models.resizing import grow_rows, resize_embedding
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.objectives.resizing import resize_vocabulary
+from maskwright.objectives.resizing import grow_rows, resize_embedding, resize_vocabulary
 from tolerances import assert_rounded, count_terms
 
 OLD, NEW = 40, 43
