@@ -19,8 +19,7 @@ from tokenizers import Tokenizer as Backend
 
 from maskwright.runs.prepare import prepare
 from maskwright.sections.data import build_sources
-from maskwright.text.builtin import read_python_documentation
-from maskwright.text.sources import read_sources
+from maskwright.text.sources import read_python_documentation, read_sources
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer
 

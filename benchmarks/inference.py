@@ -28,7 +28,7 @@ from maskwright.inference.pipeline import pipeline
 from maskwright.tasks.heads import build_sequence_head
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
-from maskwright.text.builtin import read_python_documentation
+from maskwright.text.sources import read_python_documentation
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 TOP_K = 5

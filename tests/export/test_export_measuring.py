@@ -10,8 +10,8 @@ import torch
 
 from maskwright.batch import from_padded
 from maskwright.errors import InputError
-from maskwright.export.checking import answer_with_torch
 from maskwright.export.measuring import LATENCY_BATCHES, build_exam
+from maskwright.export.onnx_graph import answer_with_torch
 from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import CausalLanguageModel, HybridLanguageModel, MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer

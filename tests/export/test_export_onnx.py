@@ -16,13 +16,10 @@ import torch
 from torch import nn
 
 from maskwright.errors import InputError, RunError
-from maskwright.export import int8 as int8_module
 from maskwright.export import onnx as export_module
 from maskwright.export import onnx_graph
-from maskwright.export.checking import answer_with_onnx, answer_with_torch, build_inputs, check_graph
-from maskwright.export.int8 import quantize_graph, quantize_rows
-from maskwright.export.onnx import export_onnx
-from maskwright.export.onnx_graph import save_graph
+from maskwright.export.onnx import export_onnx, quantize_graph, quantize_rows
+from maskwright.export.onnx_graph import answer_with_onnx, answer_with_torch, build_inputs, check_graph, save_graph
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
@@ -244,7 +241,7 @@ def test_a_loss_that_grows_much_in_int8_is_said(
 
 
 def test_large_weights_lie_beside_the_graph(monkeypatch, bert_file, tokenizer, tmp_path):
-    for module in (onnx_graph, int8_module):
+    for module in (onnx_graph, export_module):
         monkeypatch.setattr(module, "LARGEST_FILE_BYTES", 1)
     save_graph(onnxscript.ir.load(bert_file), tmp_path / "model.onnx")
     quantize_graph(tmp_path / "model.onnx", tmp_path / "model_int8.onnx")

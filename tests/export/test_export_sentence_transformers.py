@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from maskwright.errors import InputError, RunError
-from maskwright.export import sentence_transformers as ours
-from maskwright.export.sentence_transformers import export_sentence_transformers
+from maskwright.export import huggingface as ours
+from maskwright.export.huggingface import export_sentence_transformers
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from maskwright.errors import InputError, RunError
-from maskwright.export.checking import answer_with_onnx, answer_with_torch
+from maskwright.export.onnx_graph import answer_with_onnx, answer_with_torch
 from maskwright.export.task_onnx import export_task_onnx, find_same
 from maskwright.models.bert import BERT
 from maskwright.tasks.heads import build_sequence_head

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from maskwright.batch import from_padded
-from maskwright.export.checking import answer_with_onnx
+from maskwright.export.onnx_graph import answer_with_onnx
 from maskwright.export.task_onnx import export_task_onnx
 from maskwright.tasks.heads import build_span_head, build_token_head
 from maskwright.tasks.model import TaskModel

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from maskwright.models.bert import BERT
-from maskwright.runs.finetune.pictures import (
+from maskwright.runs.finetune.report import (
     Picture,
     build_pictures_html,
     choose_confused,

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from maskwright.tasks.scores import compute_pearson, compute_spearman
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
-from maskwright.tasks.task import Scores, Task
+from maskwright.tasks.task import Scores, Task, compute_pearson, compute_spearman
 from tolerances import rounding
 
 metrics = pytest.importorskip("sklearn.metrics")

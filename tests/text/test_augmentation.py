@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maskwright.runs.augmentation import SampleKey, augment, augment_text
+from maskwright.runs.texts import SampleKey, augment, augment_text
 from maskwright.sections.data import AugmentationConfig
 
 TEXT = " ".join(f"w{number}" for number in range(200))

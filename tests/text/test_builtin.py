@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from maskwright.errors import InputError
-from maskwright.text import builtin
+from maskwright.text import sources
 
 _READ_AND_LIST_MODULES = """
 import json, sys
-from maskwright.text.builtin import read_python_documentation
+from maskwright.text.sources import read_python_documentation
 documents = read_python_documentation()
 json.dump({"documents": documents, "modules": sorted(sys.modules)}, sys.stdout)
 """
@@ -60,7 +60,7 @@ def test_reading_imports_none_of_the_modules_read(reading: dict[str, list[str]])
 
 
 def _use_stdlib(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(builtin.sysconfig, "get_paths", lambda: {"stdlib": str(folder)})
+    monkeypatch.setattr(sources.sysconfig, "get_paths", lambda: {"stdlib": str(folder)})
 
 
 def test_broken_sources_are_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -68,13 +68,13 @@ def test_broken_sources_are_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_pat
     (tmp_path / "dangling.py").symlink_to(tmp_path / "nowhere.py")
     (tmp_path / "good.py").write_text('"""A module that says something useful."""\n')
     _use_stdlib(monkeypatch, tmp_path)
-    assert builtin.read_python_documentation() == ["A module that says something useful."]
+    assert sources.read_python_documentation() == ["A module that says something useful."]
 
 
 def test_sessions_grammar_and_rulers_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(_DOCSTRING)
     _use_stdlib(monkeypatch, tmp_path)
-    assert builtin.read_python_documentation() == [
+    assert sources.read_python_documentation() == [
         "A title of many words\nProse that goes over two lines.\nThis is how it is called:"
     ]
 
@@ -82,4 +82,4 @@ def test_sessions_grammar_and_rulers_are_left_out(monkeypatch: pytest.MonkeyPatc
 def test_a_python_without_documentation_is_said_plainly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _use_stdlib(monkeypatch, tmp_path)
     with pytest.raises(InputError, match=r"no documentation .*give a text file as data\.train"):
-        builtin.read_python_documentation()
+        sources.read_python_documentation()

@@ -1,6 +1,7 @@
-"""A model as a Hugging Face folder, which `AutoModelFor...` of its task loads without flags, or why that cannot be.
+"""A model as a folder that Hugging Face's libraries load without flags, or the reason why that is impossible.
 
-B texts, S length.
+`AutoModelFor...` of its task loads it in transformers. In sentence-transformers the vector of a text is the mean of
+its tokens. B texts, S length, D width.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +41,9 @@ from maskwright.export.comparison import (
     find_reader,
     split_rows,
 )
-from maskwright.models.any_encoder import find_max_length
+from maskwright.models.any_encoder import find_max_length, has_segments
 from maskwright.models.encoder import PackedEncoder, describe_encoder
-from maskwright.models.files.model_folder import CONFIG_FILE, OWN_TYPE_PREFIX
+from maskwright.models.files.model_folder import CONFIG_FILE, OWN_TYPE_PREFIX, describe_pooling, write_small_files
 from maskwright.models.transformers_encoder import TransformersEncoder
 from maskwright.models.transformers_model import quiet_transformers
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -297,3 +299,65 @@ def build_detector_card(
         f"## Limits\n\n{describe_limits(detector.encoder, for_sentences=False)}",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+_NEEDS_THEIRS = "pip install 'maskwright[hf]' to compare with it"
+
+
+def export_sentence_transformers(
+    model: MaskedLanguageModel,
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    texts: Sequence[str],
+    say: Callable[[str], None],
+) -> Comparison:
+    """Write the encoder without its prediction head, read it back and compare vectors of the texts."""
+    refuse("a sentence-transformers folder", find_pooling_obstacles(model))
+    encoder = model.encoder
+    assert isinstance(encoder, PackedEncoder)
+    sample = choose_sample(texts, tokenizer, encoder)
+    encoder.save_pretrained(folder)
+    tokenizer.save(folder, has_segments(encoder))
+    complete_settings(folder, encoder, tokenizer)
+    write_small_files(folder, describe_pooling(encoder.hidden_size, "mean", find_max_length(encoder)))
+    read_back = type(encoder).from_pretrained(folder)
+    say(f"{OWN_READER}: {check_equal(encoder, read_back, folder)} tensors are bit-equal")
+    expected = embed_by_mean(encoder, sample)
+    reader, found = _choose_reader(folder, sample, read_back, say)
+    comparison = compare(reader, list(expected), list(found), sample)
+    say(comparison.describe("vectors"))
+    return comparison
+
+
+@torch.no_grad()
+def embed_by_mean(encoder: nn.Module, sample: Sample) -> Tensor:
+    """The mean (B, D) of the hidden states of a text's tokens, those around it included."""
+    padded = {name: tensor.to(next(encoder.parameters()).device) for name, tensor in sample.pad().items()}
+    with evaluation_mode(encoder):
+        hidden = encoder(**padded).last_hidden_state
+    weights = padded["attention_mask"][..., None].to(hidden.dtype)
+    return ((hidden * weights).sum(dim=1) / weights.sum(dim=1)).cpu()
+
+
+def _choose_reader(
+    folder: Path, sample: Sample, read_back: PackedEncoder, say: Callable[[str], None]
+) -> tuple[str, Tensor]:
+    """The vectors by the library itself where it is installed, else by the nearest to it that is."""
+    if (reader := find_reader("sentence_transformers")) is not None:
+        return reader, _embed_by_theirs(folder, sample)
+    if (reader := find_reader("transformers")) is not None:
+        say(f"sentence-transformers is not installed, so the comparison is with transformers; {_NEEDS_THEIRS}")
+        with quiet_transformers() as transformers:
+            check_tokenizer(sample, folder)
+            return reader, embed_by_mean(transformers.AutoModel.from_pretrained(str(folder)), sample)
+    say(f"sentence-transformers is not installed, so the comparison is with {OWN_READER} only; {_NEEDS_THEIRS}")
+    return OWN_READER, embed_by_mean(read_back, sample)
+
+
+def _embed_by_theirs(folder: Path, sample: Sample) -> Tensor:
+    with quiet_transformers():
+        check_tokenizer(sample, folder)
+        theirs = import_module("sentence_transformers").SentenceTransformer(str(folder), device="cpu")
+        theirs.max_seq_length = sample.max_length
+        return theirs.encode(sample.texts, convert_to_tensor=True, show_progress_bar=False)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch, from_padded
 from maskwright.errors import InputError
-from maskwright.export.checking import Answer, Inputs
+from maskwright.export.onnx_graph import Answer, Inputs
 from maskwright.masking.tokens import CorruptedBatch
 from maskwright.objectives.loss import compute_loss_sums
 from maskwright.objectives.masked_lm import MaskedLanguageModel

@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from maskwright.errors import InputError
-from maskwright.export.checking import Agreement, Answer, Inputs, answer_with_torch
 from maskwright.export.measuring import LATENCY_BATCHES, MEASURED_LENGTH, measure_latency_ms, name_inputs
 from maskwright.export.onnx import GRAPH_FILE, describe_versions, measure_versions, open_graphs
-from maskwright.export.onnx_graph import check_packages, find_input_names
+from maskwright.export.onnx_graph import Agreement, Answer, Inputs, answer_with_torch, check_packages, find_input_names
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.sequence.multi_label import MultiLabel

@@ -18,9 +18,9 @@ from maskwright.export.huggingface import (
     build_detector_card,
     export_detector,
     export_huggingface,
+    export_sentence_transformers,
     export_task_huggingface,
 )
-from maskwright.export.sentence_transformers import export_sentence_transformers
 from maskwright.export.task_card import TaskOrigin, build_task_card
 from maskwright.models.files.model_folder import find_task_architecture, read_config, read_own_settings, resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -37,8 +37,7 @@ from maskwright.suggestions import suggest
 from maskwright.tasks.config import load_task_config
 from maskwright.tasks.heads import SETTINGS_PART as SIMILARITY_SETTINGS
 from maskwright.tasks.model import TaskModel
-from maskwright.text.builtin import read_python_documentation
-from maskwright.text.sources import read_sources
+from maskwright.text.sources import read_python_documentation, read_sources
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.version import __version__
 

@@ -28,8 +28,7 @@ from maskwright.data.shards import (
 from maskwright.data.store import StoreBuilder, TokenStore
 from maskwright.errors import InputError
 from maskwright.models.files.model_folder import resolve_folder
-from maskwright.runs.augmentation import AugmentedLoader
-from maskwright.runs.texts import Documents, Say, Spill, build_spill, read_documents
+from maskwright.runs.texts import AugmentedLoader, Documents, Say, Spill, build_spill, read_documents
 from maskwright.sections.data import AugmentationConfig, QualityConfig, build_sources
 from maskwright.storage import naming
 from maskwright.text.quality import Document, TextPair, list_texts

@@ -46,8 +46,7 @@ from maskwright.tasks.sequence import classification, multi_label, regression
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
-from maskwright.tasks.similarity.examples import read_similarity
-from maskwright.tasks.similarity.groups import GroupLoader
+from maskwright.tasks.similarity.examples import GroupLoader, read_similarity
 from maskwright.tasks.similarity.text_similarity import build_similarity, featurize_similarity, load_similarity
 from maskwright.tasks.tables import Table
 from maskwright.tasks.task import Task

@@ -20,8 +20,7 @@ from maskwright.models.any_encoder import find_hidden_size
 from maskwright.runs.callbacks import DivergenceWatch
 from maskwright.runs.duration import DurationNotice
 from maskwright.runs.finetune.inputs import GivenInputs, TaskInputs, load_task_inputs
-from maskwright.runs.finetune.pictures import draw_task_pictures
-from maskwright.runs.finetune.report import write_task_report
+from maskwright.runs.finetune.report import draw_task_pictures, write_task_report
 from maskwright.runs.finetune.settings import (
     SUMMARY_FILE,
     build_run_config,

@@ -23,9 +23,8 @@ from maskwright.tasks.labels import find_class, list_names, number_classes
 from maskwright.tasks.ner.examples import TaggedSentence
 from maskwright.tasks.ner.features import TaggedDocument
 from maskwright.tasks.ner.tags import Entity, list_classes, read_classes_as_tags
-from maskwright.tasks.scores import compute_f1, compute_macro_f1
 from maskwright.tasks.sequence.classification import score_each, weigh_classes
-from maskwright.tasks.task import OneClassTask, Scores
+from maskwright.tasks.task import OneClassTask, Scores, compute_f1, compute_macro_f1
 
 _NAMES = {"strict": "strict_f1", "exact": "exact_f1", "partial": "partial_f1", "ent_type": "type_f1"}
 

@@ -39,8 +39,7 @@ from maskwright.tasks.qa.answers import (
 )
 from maskwright.tasks.qa.examples import Question
 from maskwright.tasks.qa.features import MAX_ANSWER_LENGTH, NO_ANSWER, AskedWindow
-from maskwright.tasks.scores import compute_f1
-from maskwright.tasks.task import Scores, Task
+from maskwright.tasks.task import Scores, Task, compute_f1
 
 _NUM_SPANS = count_kept_spans(top_k=1)
 Floats = NDArray[np.float64]

@@ -20,8 +20,7 @@ from maskwright.objectives.loss import LossSums
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
 from maskwright.tasks.labels import collect_classes, describe_shares, find_class, number_classes, read_label
-from maskwright.tasks.scores import compute_f1, compute_macro_f1, compute_matthews
-from maskwright.tasks.task import OneClassTask, Scores
+from maskwright.tasks.task import OneClassTask, Scores, compute_f1, compute_macro_f1, compute_matthews
 
 PROBLEM_TYPE = "single_label_classification"
 BALANCED = "balanced"

@@ -25,9 +25,8 @@ from maskwright.tasks.labels import (
     read_classes,
     read_labels,
 )
-from maskwright.tasks.scores import compute_f1, compute_macro_f1
 from maskwright.tasks.sequence.classification import score_each, weigh_positives
-from maskwright.tasks.task import Scores, Task
+from maskwright.tasks.task import Scores, Task, compute_f1, compute_macro_f1
 
 PROBLEM_TYPE = "multi_label_classification"
 

@@ -15,8 +15,7 @@ from maskwright.objectives.loss import LossSums
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
 from maskwright.tasks.labels import number_classes
-from maskwright.tasks.scores import compute_pearson, compute_spearman
-from maskwright.tasks.task import Scores, Task
+from maskwright.tasks.task import Scores, Task, compute_pearson, compute_spearman
 
 PROBLEM_TYPE = "regression"
 _OUTPUT_NAME = "LABEL_0"

@@ -25,11 +25,16 @@ from maskwright.objectives.loss import LossSums
 from maskwright.suggestions import suggest
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.heads import SETTINGS_PART, Pooling, check_pooling
-from maskwright.tasks.scores import compute_pearson, compute_spearman
 from maskwright.tasks.sequence.regression import Regression
-from maskwright.tasks.similarity.examples import CONTRASTIVE, COSINE, LOSSES, SimilarityExample
-from maskwright.tasks.similarity.groups import GroupFeatures, featurize_groups
-from maskwright.tasks.task import Scores, Task
+from maskwright.tasks.similarity.examples import (
+    CONTRASTIVE,
+    COSINE,
+    LOSSES,
+    GroupFeatures,
+    SimilarityExample,
+    featurize_groups,
+)
+from maskwright.tasks.task import Scores, Task, compute_pearson, compute_spearman
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
