@@ -64,6 +64,23 @@ def checks_arguments(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return call
 
 
+def explains_arguments(instead: Mapping[str, str]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """For a constructor: arguments that it does not take are answered as by `refuse_arguments`."""
+
+    def decorate(constructor: Callable[_P, _R]) -> Callable[_P, _R]:
+        known = inspect.signature(constructor).parameters
+
+        @wraps(constructor)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            others = {name: kwargs.pop(name) for name in [*kwargs] if name not in known}
+            refuse_arguments(type(args[0]), others, instead)
+            return constructor(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
 def refuse_below(least: int, **arguments: int | None) -> None:
     """Refuse numbers that are too small; None is unset."""
     for name, value in arguments.items():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from maskwright.config import build_config
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.models.bert import BERT
 from maskwright.models.encoder import FAMILIES
 from maskwright.models.modernbert import ModernBERT
@@ -70,6 +70,29 @@ def test_shape_settings_reach_a_modernbert_under_its_own_names(tokenizer: Tokeni
     assert (config.embedding_dropout, config.mlp_dropout, config.attention_dropout) == (0.2, 0.2, 0.3)
     assert config.norm_bias is True
     assert model.mlm_norm.eps == 1e-6
+
+
+def test_a_recipe_for_another_family_lends_what_the_chosen_family_has(tokenizer: Tokenizer) -> None:
+    config = build_config({"preset": "quickstart", "model": {"family": "bert"}})
+    with pytest.warns(
+        InputWarning, match="quickstart is for modernbert; bert ignores its model.norm_bias, "
+    ):
+        encoder = build_model(config, tokenizer).encoder
+    assert isinstance(encoder, BERT)
+    assert (encoder.config.hidden_size, encoder.config.intermediate_size, encoder.config.hidden_act) == (
+        128,
+        344,
+        "silu",
+    )
+
+
+def test_a_setting_of_another_family_that_the_user_gives_is_refused(tokenizer: Tokenizer) -> None:
+    values = {"preset": "quickstart", "model": {"family": "bert", "local_attention": 8}}
+    with (
+        pytest.warns(InputWarning, match="bert ignores its model.norm_bias"),
+        pytest.raises(InputError, match="BERT has no option 'local_attention'"),
+    ):
+        build_model(build_config(values), tokenizer)
 
 
 def test_the_seed_decides_the_weights(tokenizer: Tokenizer) -> None:

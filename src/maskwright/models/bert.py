@@ -168,10 +168,6 @@ class BERT(PackedEncoder):
         self.reset_parameters()
 
     @property
-    def embedding_size(self) -> int:
-        return self.hidden_size
-
-    @property
     def num_distinct_layers(self) -> int:
         """Layers with weights of their own."""
         return int(self.config.num_hidden_layers)
@@ -203,10 +199,6 @@ class BERT(PackedEncoder):
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.word
-
-    def residual_outputs(self) -> list[nn.Linear]:
-        layers = [layer for layer in self.layers if isinstance(layer, BertLayer)]
-        return [output for layer in layers for output in (layer.attention.output, layer.down)]
 
     def embed(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
         positions = positions + self.first_position if self.first_position else positions

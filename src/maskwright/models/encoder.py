@@ -78,6 +78,7 @@ class PackedEncoder(nn.Module, ABC):
     config_class: ClassVar[type]
     variants: ClassVar[dict[str, dict[str, Any]]]
     config: Any
+    layers: nn.ModuleList
     has_mlm_transform: ClassVar[bool] = True
     """Whether this family's prediction head has a dense layer and a norm before the output."""
     stretching_settings: ClassVar[tuple[str, ...]] = ()
@@ -140,14 +141,14 @@ class PackedEncoder(nn.Module, ABC):
         return int(self.config.vocab_size)
 
     @property
-    @abstractmethod
     def embedding_size(self) -> int:
         """The width of the word embeddings, and so of a prediction head that shares their table."""
+        return self.hidden_size
 
     @property
-    @abstractmethod
     def max_length(self) -> int:
         """Tokens in the longest input."""
+        return int(self.config.max_position_embeddings)
 
     @property
     @abstractmethod
@@ -181,9 +182,10 @@ class PackedEncoder(nn.Module, ABC):
     @abstractmethod
     def get_input_embeddings(self) -> nn.Embedding: ...
 
-    @abstractmethod
     def residual_outputs(self) -> list[nn.Linear]:
-        """The last product of every residual branch."""
+        """The last linear layer of every residual branch."""
+        outputs = (layer.get_submodule(name) for layer in self.layers for name in ("attention.output", "down"))
+        return [output for output in outputs if isinstance(output, nn.Linear)]
 
     @abstractmethod
     def embed(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:

@@ -154,14 +154,6 @@ class NeoBERT(PackedEncoder):
         self.reset_parameters()
 
     @property
-    def embedding_size(self) -> int:
-        return self.hidden_size
-
-    @property
-    def max_length(self) -> int:
-        return int(self.config.max_position_embeddings)
-
-    @property
     def norm_eps(self) -> float:
         return float(self.config.norm_eps)
 
@@ -175,10 +167,6 @@ class NeoBERT(PackedEncoder):
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.word
-
-    def residual_outputs(self) -> list[nn.Linear]:
-        layers = [layer for layer in self.layers if isinstance(layer, NeoBertLayer)]
-        return [output for layer in layers for output in (layer.attention.output, layer.down)]
 
     def embed(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """Segments (`token_type_ids`) do not exist in this family and change nothing."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from torch import nn
 
 from maskwright.batch import PackedBatch, Questions
 from maskwright.errors import InputError
+from maskwright.masking.strategies import build_masker
 from maskwright.masking.tokens import CorruptedBatch, Masker, TokenMasker
 from maskwright.models.compilation import LayerCompiler
 from maskwright.models.encoder import PackedEncoder
@@ -19,6 +20,7 @@ from maskwright.objectives.saving import SavedModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _KERAS_COMPILE = {"optimizer", "loss", "metrics", "loss_weights", "run_eagerly", "steps_per_execution", "jit_compile"}
+_MASKER_OPTIONS = ("strategy", "random_token_ratio", "unchanged_ratio", "selection", "span_p", "span_max_words")
 
 
 class Objective(SavedModel):
@@ -117,6 +119,17 @@ class TokenObjective(Objective):
 
     masker: Masker
     special_token_ids: tuple[int, ...]
+    seed: int
+    """Of masks outside of training."""
+
+    def set_masking(self, given: Mapping[str, Any]) -> None:
+        """What constructors share: the vocabulary, the ratio and the masker, from their checked arguments by name."""
+        self.vocab_size = given["vocab_size"]
+        self.special_token_ids = tuple(sorted({int(token_id) for token_id in given["special_token_ids"]}))
+        self.mask_ratio = given["mask_ratio"]
+        self.seed = given["seed"]
+        options = {name: given[name] for name in _MASKER_OPTIONS}
+        self.masker = build_masker(self.vocab_size, given["mask_token_id"], self.special_token_ids, **options)
 
     @abstractmethod
     def corrupt(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
 from maskwright.errors import InputError
-from maskwright.masking.strategies import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P, build_masker
+from maskwright.masking.strategies import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy
 from maskwright.models.any_encoder import (
     check_has_weights,
@@ -73,26 +73,13 @@ class PredictingModel(TokenObjective):
         vocab_size, mask_token_id, special_token_ids = arguments.settle_vocabulary(
             tokenizer, vocab_size, mask_token_id, special_token_ids, num_embedded
         )
-        _check_arguments(locals())
+        given = locals()
+        _check_arguments(given)
         arguments.check_embedding(encoder, vocab_size)
-        self.vocab_size = vocab_size
-        self.special_token_ids = tuple(sorted({int(token_id) for token_id in special_token_ids}))
         self.mlm_head_activation = mlm_head_activation
         self.initializer_range = initializer_range
         self.layer_norm_eps = layer_norm_eps
-        self.seed = seed
-        self.mask_ratio = mask_ratio
-        self.masker = build_masker(
-            vocab_size,
-            mask_token_id,
-            self.special_token_ids,
-            strategy=strategy,
-            random_token_ratio=random_token_ratio,
-            unchanged_ratio=unchanged_ratio,
-            selection=selection,
-            span_p=span_p,
-            span_max_words=span_max_words,
-        )
+        self.set_masking(given)
         self._mask_calls = 0
         self._head_compiler: FunctionCompiler | None = None
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from maskwright.batch import IGNORED_LABEL, PackedBatch, as_packed
 from maskwright.errors import InputError
-from maskwright.masking.strategies import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P, build_masker
+from maskwright.masking.strategies import DEFAULT_SPAN_MAX_WORDS, DEFAULT_SPAN_P
 from maskwright.masking.tokens import CorruptedBatch, Selection, Strategy
 from maskwright.models.any_encoder import encode
 from maskwright.models.encoder import PackedEncoder, build_encoder, describe_encoder
@@ -102,26 +102,13 @@ class ReplacedTokenDetection(TokenObjective):
         vocab_size, mask_token_id, special_token_ids = arguments.settle_vocabulary(
             tokenizer, vocab_size, mask_token_id, special_token_ids, encoder.vocab_size
         )
-        _check_arguments(locals())
-        self.vocab_size = vocab_size
-        self.special_token_ids = tuple(sorted({int(token_id) for token_id in special_token_ids}))
-        self.mask_ratio = mask_ratio
+        given = locals()
+        _check_arguments(given)
         self.generator_size = generator_size
         self.part_weights = (1.0, discriminator_weight)
         self.temperature = temperature
         self.initializer_range = initializer_range
-        self.seed = seed
-        self.masker = build_masker(
-            vocab_size,
-            mask_token_id,
-            self.special_token_ids,
-            strategy=strategy,
-            random_token_ratio=random_token_ratio,
-            unchanged_ratio=unchanged_ratio,
-            selection=selection,
-            span_p=span_p,
-            span_max_words=span_max_words,
-        )
+        self.set_masking(given)
         self.encoder = encoder
         self.generator = Generator(
             encoder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -269,8 +270,26 @@ def _build_encoder(config: Config, tokenizer: Tokenizer) -> PackedEncoder:
         )
     encoder_class = _find_encoder_class(config.model.family)
     names = encoder_class.family.run_settings or {}
+    for name in _find_ignored(config, encoder_class):
+        del overrides[name]
     named = {new: value for name, value in overrides.items() for new in names.get(name, (name,))}
     return encoder_class.from_variant(config.model.variant, **named)
+
+
+def _find_ignored(config: Config, encoder_class: type[PackedEncoder]) -> list[str]:
+    """Settings of a recipe for another family that this family does not have; those that the user set are refused."""
+    recipe = {} if config.preset is None else read_recipe(config.preset).get("model", {})
+    names = encoder_class.family.run_settings or {}
+    known = {field.name for field in fields(encoder_class.config_class)}
+    given = config.model.shape_overrides()
+    from_recipe = [name for name, value in given.items() if recipe.get(name) == value]
+    ignored = [name for name in from_recipe if not known.issuperset(names.get(name, (name,)))]
+    if ignored:
+        listed = ", ".join(f"model.{name}" for name in ignored)
+        family = recipe.get("family", "bert")
+        message = f"recipe {config.preset} is for {family}; {config.model.family} ignores its {listed}"
+        warnings.warn(message, InputWarning, stacklevel=4)
+    return ignored
 
 
 def _find_encoder_class(family: str) -> type[PackedEncoder]:

@@ -1,10 +1,9 @@
-"""The Trainer people import: of a model, or of a whole configuration."""
+"""`maskwright.Trainer`: trains a model, or runs a whole configuration."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -13,7 +12,7 @@ from maskwright.errors import InputError
 from maskwright.objectives.objective import Objective
 from maskwright.runs.pretrain import FinishedRun, pretrain
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.suggestions import refuse_arguments
+from maskwright.suggestions import explains_arguments
 from maskwright.training import trainer
 from maskwright.training.arguments import TRAINER_INSTEAD
 from maskwright.training.optim.builders import BuiltOptimizer
@@ -24,45 +23,38 @@ _INSTEAD = {
     "push_to_hub": "use trainer.model.save_pretrained(folder, tokenizer), and upload the folder with huggingface_hub",
     "compile": "give Trainer(model, optimizer, schedule, training) the settings",
 }
-"""Methods of other trainers."""
+"""Methods of the trainers of other frameworks, and what to use here."""
 
 
 class Trainer(trainer.Trainer):
-    """`Trainer(config).train()` runs a whole configuration; `Trainer(model, ...).fit(batches)` trains a model.
+    """Trains a model with `fit(batches)`, or runs a whole configuration with `Trainer(config).train()`.
 
-    The arguments after a model are those of `maskwright.training.trainer.Trainer`.
+    A trainer of a configuration has no model, data or history until `train` has built them.
     """
 
-    @overload
-    def __init__(self, config: Config, /) -> None: ...
-
-    @overload
+    @explains_arguments(TRAINER_INSTEAD)
     def __init__(
         self,
-        model: Objective,
+        model: Objective | Config,
         optimizer: OptimizerConfig | BuiltOptimizer | None = None,
         schedule: ScheduleConfig | None = None,
         training: TrainingConfig | None = None,
         *,
         mask_ratio: Callable[[float], float] | None = None,
         seed: int = 0,
-    ) -> None: ...
-
-    def __init__(self, model: Objective | Config, *args: Any, **kwargs: Any) -> None:
+    ) -> None:
+        """The arguments after the model are those of `maskwright.training.trainer.Trainer`; a Config is given alone."""
         self.run_config = model if isinstance(model, Config) else None
-        known = inspect.signature(trainer.Trainer).parameters
-        others = {name: kwargs.pop(name) for name in [*kwargs] if name not in known}
-        refuse_arguments(trainer.Trainer, others, TRAINER_INSTEAD)
         if not isinstance(model, Config):
-            super().__init__(model, *args, **kwargs)
-        elif args or kwargs:
+            super().__init__(model, optimizer, schedule, training, mask_ratio=mask_ratio, seed=seed)
+        elif optimizer or schedule or training or mask_ratio or seed:
             raise InputError(
                 "Trainer got a Config and more; a Config holds everything, so set config.optimizer, config.schedule,"
                 " config.training, config.masking and config.run.seed instead"
             )
 
     def train(self, overwrite: bool = False, console: Console | None = None) -> FinishedRun:
-        """Run the configuration from its texts to the saved model, or go on with it where it stopped.
+        """Run the configuration from its texts to the saved model, or resume it where it stopped.
 
         `overwrite` replaces a run of the same name. Afterwards `model`, `history`, `fit` and the rest of this trainer
         are those of the run.
@@ -76,7 +68,7 @@ class Trainer(trainer.Trainer):
     if not TYPE_CHECKING:  # a type checker would take any name for an attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Only what is missing comes here: everything that `train` has yet to build."""
+            """Called for missing attributes only: a configuration has all of them missing until `train` builds them."""
             if "model" in vars(self):
                 advice = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
                 raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{advice}")

@@ -1,4 +1,4 @@
-"""The report of a fine-tuning run: curves.png and a self-contained report.html, with pictures for its task. C classes."""
+"""The report of a fine-tuning run: curves.png and a self-contained report.html, with the pictures of its task."""
 
 from __future__ import annotations
 

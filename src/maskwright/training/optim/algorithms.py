@@ -46,14 +46,21 @@ _MAX_STACK_ELEMENTS = 2**25
 
 
 class FunctionalOptimizer(torch.optim.Optimizer, ABC):
-    """Subclasses name their state, which starts at zero, and compute a step; this class stores its results.
+    """Subclasses name their settings and state, and compute a step; this class keeps both.
 
+    `settings` are the defaults of what a subclass takes beside `lr` and `weight_decay`. State starts at zero.
     Parameters may be sharded over processes: elementwise operations then work on the shards, and `compute_square_sum`
     on the whole. Nothing is read from the device.
     """
 
+    settings: ClassVar[dict[str, float]]
     per_element: ClassVar[tuple[str, ...]]
     per_tensor: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, params: ParamsT, lr: float, weight_decay: float = 0.0, **settings: float) -> None:
+        if unknown := settings.keys() - self.settings.keys():
+            raise TypeError(f"{type(self).__name__} takes {', '.join(self.settings)}, not {', '.join(sorted(unknown))}")
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **self.settings, **settings})
 
     @abstractmethod
     def compute_step(self, param: Tensor, grad: Tensor, state: State, group: Group) -> tuple[Tensor, State]:
@@ -152,20 +159,9 @@ class StableAdamW(FunctionalOptimizer):
     Each tensor's learning rate is divided by the RMS of gradient / sqrt(mean square), where that exceeds 1.
     """
 
+    settings: ClassVar = {"beta1": 0.9, "beta2": 0.98, "epsilon": 1e-6}
     per_element = ("exp_avg", "exp_avg_sq")
     per_tensor = ("step",)
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        weight_decay: float = 0.0,
-        beta1: float = 0.9,
-        beta2: float = 0.98,
-        epsilon: float = 1e-6,
-    ) -> None:
-        defaults = {"lr": lr, "weight_decay": weight_decay, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-        super().__init__(params, defaults)
 
     def compute_step(self, param: Tensor, grad: Tensor, state: State, group: Group) -> tuple[Tensor, State]:
         step = state["step"] + 1
@@ -192,20 +188,9 @@ class Lamb(FunctionalOptimizer):
     The update of a matrix is scaled to the matrix's norm; vectors take it as it is, where the paper scales all.
     """
 
+    settings: ClassVar = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6}
     per_element = ("exp_avg", "exp_avg_sq")
     per_tensor = ("step",)
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        weight_decay: float = 0.0,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-6,
-    ) -> None:
-        defaults = {"lr": lr, "weight_decay": weight_decay, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-        super().__init__(params, defaults)
 
     def compute_step(self, param: Tensor, grad: Tensor, state: State, group: Group) -> tuple[Tensor, State]:
         beta1, beta2 = group["beta1"], group["beta2"]
@@ -231,12 +216,8 @@ class Lion(FunctionalOptimizer):
     Wants learning rates 3 to 10 times smaller than AdamW's, and weight decay larger by as much (section 5).
     """
 
+    settings: ClassVar = {"beta1": 0.9, "beta2": 0.99}
     per_element = ("exp_avg",)
-
-    def __init__(
-        self, params: ParamsT, lr: float, weight_decay: float = 0.0, beta1: float = 0.9, beta2: float = 0.99
-    ) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "beta1": beta1, "beta2": beta2})
 
     def compute_step(self, param: Tensor, grad: Tensor, state: State, group: Group) -> tuple[Tensor, State]:
         beta1, beta2 = group["beta1"], group["beta2"]
@@ -251,20 +232,9 @@ class NovoGrad(FunctionalOptimizer):
     The second moment is one number per tensor, the mean squared norm of its gradient; it starts with the first.
     """
 
+    settings: ClassVar = {"beta1": 0.95, "beta2": 0.98, "epsilon": 1e-8}
     per_element = ("momentum_buffer",)
     per_tensor = ("square_norm", "step")
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float,
-        weight_decay: float = 0.0,
-        beta1: float = 0.95,
-        beta2: float = 0.98,
-        epsilon: float = 1e-8,
-    ) -> None:
-        defaults = {"lr": lr, "weight_decay": weight_decay, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-        super().__init__(params, defaults)
 
     def compute_step(self, param: Tensor, grad: Tensor, state: State, group: Group) -> tuple[Tensor, State]:
         beta1, beta2 = group["beta1"], group["beta2"]
@@ -283,10 +253,8 @@ class Sgd(FunctionalOptimizer):
     skipped; its other versions cannot skip a step at all.
     """
 
+    settings: ClassVar = {"momentum": 0.9}
     per_element = ("momentum_buffer",)
-
-    def __init__(self, params: ParamsT, lr: float, weight_decay: float = 0.0, momentum: float = 0.9) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
 
     def compute_step(self, param: Tensor, grad: Tensor, state: State, group: Group) -> tuple[Tensor, State]:
         momentum = group["momentum"] * state["momentum_buffer"] + grad + group["weight_decay"] * param
