@@ -21,6 +21,7 @@ from maskwright.cli.finetune import finetune
 from maskwright.cli.models import models_app
 from maskwright.cli.predict import fill, generate, predict
 from maskwright.cli.prepare import prepare_app
+from maskwright.cli.serve import serve
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
 from maskwright.errors import (
@@ -61,6 +62,7 @@ app.command()(fill)
 app.command("eval")(evaluate)
 app.command()(generate)
 app.command()(predict)
+app.command()(serve)
 app.command()(export)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(tokenizer_app)
