@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from maskwright.cli.adapt import adapt
+from maskwright.cli.board import board
 from maskwright.cli.doctor import doctor
 from maskwright.cli.eval import evaluate
 from maskwright.cli.export import export
@@ -63,6 +64,7 @@ app.command("eval")(evaluate)
 app.command()(generate)
 app.command()(predict)
 app.command()(serve)
+app.command()(board)
 app.command()(export)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(tokenizer_app)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any
@@ -19,6 +22,10 @@ from maskwright.serving.metrics_tail import MetricsTail
 from maskwright.serving.page import read_page_file
 from maskwright.serving.refusals import Refusal
 from maskwright.serving.run_index import SORTED_BY, FoundRun, RunIndex
+from maskwright.serving.serve import check_packages
+from maskwright.serving.settings import ServeSettings
+from maskwright.suggestions import checks_arguments
+from maskwright.terminal import echo
 
 _FIRST_READ_S = 0.25
 """How long a request waits for a file that is read for the first time; the rest is read after it."""
@@ -26,6 +33,39 @@ _MOST_TAILS = 32
 _MOST_ROWS, _MOST_POINTS, _MOST_COMPARED = 1_000, 20_000, 20
 _OWN_SETTINGS = {"run.name", "run.out"}
 """In which all runs differ."""
+
+
+@checks_arguments
+def board(
+    runs: str | Path = "runs",
+    *,
+    host: str = ServeSettings.host,
+    port: int = ServeSettings.port,
+    api_key: str | None = None,
+    say: Callable[[str], None] = echo,
+) -> None:
+    """Show the runs of a folder in a browser until SIGTERM or Ctrl-C: their curves as they grow, settings, predictions.
+
+    Only files are read, so runs that train are not disturbed, and runs of other machines on a shared disk are shown as
+    well. The key may stand in the environment as MASKWRIGHT_API_KEY.
+    """
+    check_packages()
+    from maskwright.serving.app import build_app
+    from maskwright.serving.hub import ModelHub
+    from maskwright.serving.metrics import ServerMeter
+    from maskwright.serving.server import name_url, open_socket, run_server
+    from maskwright.serving.state import ServerState
+
+    api_key = os.environ.get("MASKWRIGHT_API_KEY") if api_key is None else api_key
+    settings = ServeSettings(host=host, port=port, api_key=api_key)
+    meter = ServerMeter()
+    with ThreadPoolExecutor(1) as threads:
+        state = ServerState(ModelHub([], settings, threads, meter), settings, meter)
+        app = build_app(state)
+        add_board(app, Path(runs))
+        with closing(open_socket(host, port, settings.read_timeout_s)) as listener:
+            say(f"{name_url(listener, host)}/board shows the runs of {runs}")
+            run_server(app, state, listener)
 
 
 def add_board(app: FastAPI, runs_folder: Path) -> None:

@@ -35,7 +35,7 @@ function showModels() {
   fill(select, state.models.map((model) => h("option", { value: model.id }, nameModel(model))));
   select.disabled = state.models.length === 0;
   if (!state.models.length) {
-    fill(find("panel"), h("p", { class: "notice" }, "No model is served here."));
+    fill(find("panel"), h("p", { class: "notice" }, "No model is served here: start one with maskwright serve MODEL. ", h("a", { href: "/board" }, "The runs")));
     return;
   }
   const [id, kind] = readLink();

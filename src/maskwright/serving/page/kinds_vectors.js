@@ -1,5 +1,6 @@
 // Kinds of questions about meaning: a heat map of sentences, a map of texts, neighbours.
 
+import { draw } from "./charts.js";
 import { fill, formatCount, h } from "./common.js";
 import { asking, bar, chooser, examples, field, need, textArea } from "./parts.js";
 import { splitLines, writePython } from "./text.js";
@@ -11,7 +12,6 @@ const MOST_MAPPED = 300;
 const BATCH = 64;
 const MOST_LINES = 20000;
 const MOST_FILE_BYTES = 32 * 2 ** 20;
-const SVG = "http://www.w3.org/2000/svg";
 
 const SENTENCES = [
   ["four topics", "A cat sleeps on the sofa.\nThe kitten is napping on the couch.\nShares fell sharply on Monday.\nThe stock market lost four percent.\nBoil the pasta for nine minutes.\nCook the noodles until they are soft."],
@@ -156,13 +156,6 @@ async function readLines(file) {
   const lines = splitLines(await file.text());
   need(lines.length <= MOST_LINES, `${file.name} has ${formatCount(lines.length)} lines; at most ${formatCount(MOST_LINES)} are embedded here.`);
   return lines;
-}
-
-function draw(tag, attributes, ...children) {
-  const node = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
 }
 
 function showMap(lines, vectors) {
