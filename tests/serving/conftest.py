@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from running import Running, running
-from tiny_bert import build_tiny_bert
 from torch import nn
 
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -19,6 +18,7 @@ from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.regression import Regression
 from maskwright.text.tokenizer.tokenizer import Tokenizer
+from tiny_bert import build_tiny_bert
 
 MAX_LENGTH = 64
 TASKS = {
