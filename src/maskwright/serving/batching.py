@@ -181,20 +181,22 @@ class Batcher:
                 for part in parts:
                     self._compute([part])
                 return
-            self._fail(parts[0].work, error)
+            self._fail(parts[0], error)
             return
         for part in parts:
             part.work.results += [results.popleft() for _ in part.samples]
             if not part.work.num_left:
                 part.work.finish(part.work)
 
-    def _fail(self, work: Work, error: Exception) -> None:
+    def _fail(self, part: Part, error: Exception) -> None:
+        """What is left of the work leaves the queue."""
+        work = part.work
         work.error = error
         with self._changed:
             works = self._groups.get(work.group)
             if works is not None and work in works:
                 works.remove(work)
-                self._num_waiting_tokens -= _count_tokens(work.samples[len(work.results) :])
+                self._num_waiting_tokens -= _count_tokens(work.samples[len(work.results) + len(part.samples) :])
                 if not works:
                     del self._groups[work.group]
         work.finish(work)
