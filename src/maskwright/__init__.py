@@ -89,6 +89,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.sections.training import OptimizerConfig as OptimizerConfig
     from maskwright.sections.training import ScheduleConfig as ScheduleConfig
     from maskwright.sections.training import TrainingConfig as TrainingConfig
+    from maskwright.serving.serve import serve as serve
     from maskwright.tasks.config import TaskConfig as TaskConfig
     from maskwright.tasks.model import TaskModel as TaskModel
     from maskwright.tasks.nlp_heads import NLPHead as NLPHead
@@ -214,6 +215,7 @@ _HOMES = {
     "pretrain": "maskwright.runs.pretrain",
     "rank_answers": "maskwright.evaluation.cloze",
     "score_texts": "maskwright.evaluation.likelihood",
+    "serve": "maskwright.serving.serve",
     "train": "maskwright.runs.commands",
     "train_tokenizer": "maskwright.text.tokenizer.train",
     "visualize_mlm_predictions": "maskwright.inference.visualize",

@@ -177,6 +177,30 @@ def _is_beating(target: Path, lock: Path, owner: dict[str, Any], say: Say) -> bo
     return True
 
 
+def is_owned(lock: Path) -> bool:
+    """Whether a process that writes has this lock, by its record and its beat; the lock itself is not touched.
+
+    For those who only watch: to try a lock would refuse an owner that begins in this moment.
+    """
+    beat, owner = _find_beat(lock), _read(lock)
+    if beat is None or not owner or time.time() - beat / 1e9 > _WATCH_S:
+        return False
+    process = owner.get("process")
+    if owner.get("host") != socket.gethostname() or not isinstance(process, int):
+        return True
+    return _is_alive(process)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # another user's, or no number of a process
+        return True
+    return True
+
+
 def _find_beat(lock: Path) -> int | None:
     try:
         with lock.open("rb") as file:  # which makes a network file system ask its server

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from maskwright.cli.adapt import adapt
+from maskwright.cli.board import board
 from maskwright.cli.doctor import doctor
 from maskwright.cli.eval import evaluate
 from maskwright.cli.export import export
@@ -21,6 +22,7 @@ from maskwright.cli.finetune import finetune
 from maskwright.cli.models import models_app
 from maskwright.cli.predict import fill, generate, predict
 from maskwright.cli.prepare import prepare_app
+from maskwright.cli.serve import serve
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
 from maskwright.errors import (
@@ -61,6 +63,8 @@ app.command()(fill)
 app.command("eval")(evaluate)
 app.command()(generate)
 app.command()(predict)
+app.command()(serve)
+app.command()(board)
 app.command()(export)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(tokenizer_app)

@@ -49,6 +49,10 @@ class Classify(TaskKind[TextOrPair, ClassScore | list[ClassScore]]):
         self._cutter = SampleCutter(tokenizer, model.encoder, max_length)
         self._labels = [str(name) for name in model.task.describe()["id2label"].values()]
 
+    @property
+    def num_labels(self) -> int:
+        return len(self._labels)
+
     def prepare(self, items: Sequence[TextOrPair], name: Name) -> list[Prepared]:
         return [Prepared(samples) for samples in self._cutter.cut(items, name)]
 

@@ -24,6 +24,7 @@ from maskwright.inference.texts import (
     encode_texts,
     find_windows,
     join_windows,
+    refuse_unknown,
 )
 from maskwright.suggestions import suggest
 from maskwright.tasks.heads import pool
@@ -94,6 +95,12 @@ class Embed(Kind[str, Floats]):
     def prepare(self, items: Sequence[str], name: Name) -> list[PreparedText]:
         rows = encode_texts(self.tokenizer, self.encoder, [self._complete(text) for text in items], name)
         return [self._cut(ids) for ids in rows]
+
+    def prepare_ids(self, rows: Sequence[Sequence[int]]) -> list[PreparedText]:
+        """Texts that are tokenized already; special tokens may stand around them."""
+        refuse_unknown(rows, self.encoder)
+        cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        return [self._cut([*row[1:-1]] if len(row) > 1 and (row[0], row[-1]) == (cls, sep) else [*row]) for row in rows]
 
     def _complete(self, text: str) -> str:
         if not text.strip():

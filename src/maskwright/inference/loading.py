@@ -18,9 +18,16 @@ from maskwright.inference.embed import EmbeddingSettings, Pooling
 from maskwright.inference.runner import FindCausal
 from maskwright.models.any_encoder import find_input_embedding, find_max_length
 from maskwright.models.encoder import FAMILIES, PackedEncoder
-from maskwright.models.files.model_folder import OWN_TYPE_PREFIX, read_config, read_model_folder, resolve_folder
+from maskwright.models.files.model_folder import (
+    OWN_TYPE_PREFIX,
+    find_task_architecture,
+    read_config,
+    read_model_folder,
+    resolve_folder,
+)
 from maskwright.models.transformers_model import is_foreign
 from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel, find_objective, load_masked_lm
+from maskwright.objectives.mlm_files import lacks_head
 from maskwright.tasks.foreign import load_foreign_encoder
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.task import Task
@@ -47,6 +54,49 @@ class LoadedEncoder:
     find_causal: FindCausal | None = None
 
 
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with all that it was trained for, and the same weights as an encoder alone."""
+
+    whole: MaskedLanguageModel | TaskModel | None
+    """None: there is an encoder and nothing on it."""
+    encoder: LoadedEncoder
+
+    @property
+    def module(self) -> nn.Module:
+        return self.encoder.encoder if self.whole is None else self.whole
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.encoder.tokenizer
+
+
+def load_model(model: Source, tokenizer: Any = None) -> LoadedModel:
+    """Whatever a name stands for, read once: a model for a task, a language model, or an encoder alone."""
+    if isinstance(model, nn.Module):
+        whole = model if isinstance(model, MaskedLanguageModel | TaskModel) else None
+        return _with_encoder(whole or model, given_tokenizer(tokenizer), EmbeddingSettings())
+    folder = resolve_folder(model)
+    settings = read_sentence_settings(folder)
+    if find_task_architecture(read_config(folder)) is not None:
+        task_model = TaskModel.from_pretrained(folder)
+        return _with_encoder(task_model, choose_tokenizer(folder, tokenizer), settings or EmbeddingSettings())
+    if settings is None and not lacks_head(folder):
+        try:
+            return _with_encoder(*load_language_model(folder, tokenizer), EmbeddingSettings())
+        except InputError:  # without a head, or made for another mask token: its encoder may still be of use
+            pass
+    return LoadedModel(None, load_text_encoder(folder, tokenizer))
+
+
+def _with_encoder(model: nn.Module, tokenizer: Tokenizer, settings: EmbeddingSettings) -> LoadedModel:
+    whole = model if isinstance(model, MaskedLanguageModel | TaskModel) else None
+    base = model.encoder if isinstance(model, TaskModel) else model
+    encoder = _take_apart(base, tokenizer, settings)
+    check_vocabulary(encoder.encoder, tokenizer)
+    return LoadedModel(whole, encoder)
+
+
 def load_language_model(model: Source, tokenizer: Any = None) -> tuple[MaskedLanguageModel, Tokenizer]:
     """A run, a checkpoint, a model folder or a hub id with its own tokenizer, or a model with the one given."""
     if isinstance(model, nn.Module):
@@ -65,8 +115,10 @@ def load_language_model(model: Source, tokenizer: Any = None) -> tuple[MaskedLan
     return found
 
 
-def load_text_encoder(model: Source, tokenizer: Any = None) -> LoadedEncoder:
+def load_text_encoder(model: Source | LoadedEncoder, tokenizer: Any = None) -> LoadedEncoder:
     """As `load_language_model`, but the encoder is enough, and a prediction head stays behind."""
+    if isinstance(model, LoadedEncoder):
+        return model
     if isinstance(model, nn.Module):
         loaded = _take_apart(model, given_tokenizer(tokenizer), EmbeddingSettings())
     else:

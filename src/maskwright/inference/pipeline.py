@@ -66,17 +66,21 @@ class Pipeline(Generic[Item, Answer]):
         if more:
             options = _add_labels(self.kind, more, options)
         if options:
-            if self._remake is None:
-                raise InputError(
-                    f"the pipeline was built by hand and takes no options; give it without {', '.join(options)}"
-                )
-            lists_single = self._lists_single and "top_k" not in options
-            return Pipeline(self._remake(options), self.batch_tokens, None, self._shape, lists_single)(inputs, **named)
+            return self.with_options(options)(inputs, **named)
         items, is_single = self.kind.as_items(_join_named(inputs, named, self.kind))
         answers = [answer if self._shape is None else self._shape(answer) for _, answer in self.stream(items)]
         if not is_single or (self._lists_single and isinstance(inputs, str)):
             return answers
         return answers[0]
+
+    def with_options(self, options: Mapping[str, Any]) -> Pipeline[Item, Answer]:
+        """The same with other options, around the same model."""
+        if self._remake is None:
+            raise InputError(
+                f"the pipeline was built by hand and takes no options; give it without {', '.join(options)}"
+            )
+        lists_single = self._lists_single and "top_k" not in options
+        return Pipeline(self._remake(options), self.batch_tokens, None, self._shape, lists_single)
 
     def stream(self, items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
         """Inputs with their answers, one after another; memory does not grow with their number."""
@@ -164,13 +168,13 @@ def _add_labels(kind: Kind[Any, Any], more: Sequence[Any], options: Mapping[str,
 
 @dataclass(frozen=True)
 class _Recipe:
-    load: Callable[[Source, Any], tuple[Any, ...]]
+    load: Callable[[Any, Any], tuple[Any, ...]]
     make: Callable[..., Kind[Any, Any]]
     """Of what was loaded, and the options by name."""
     options: Sequence[str]
 
 
-def _load_encoder(model: Source, tokenizer: Any) -> tuple[LoadedEncoder]:
+def _load_encoder(model: Source | LoadedEncoder, tokenizer: Any) -> tuple[LoadedEncoder]:
     return (load_text_encoder(model, tokenizer),)
 
 
@@ -271,7 +275,7 @@ def resolve_kind(name: str) -> str:
 
 def pipeline(
     kind: str | None = None,
-    model: Source | None = None,
+    model: Source | LoadedEncoder | None = None,
     tokenizer: Any = None,
     *,
     device: str | int | torch.device | None = None,
@@ -300,7 +304,7 @@ def pipeline(
     loaded = recipe.load(model, tokenizer)
     make = partial(recipe.make, *loaded)
     built = make(**options)
-    if device is not None or not isinstance(model, nn.Module):
+    if device is not None or not isinstance(model, nn.Module | LoadedEncoder):
         built.module.to(choose_device(_name_device(device), "device"))
 
     def remake(more: Mapping[str, Any]) -> Kind[Any, Any]:

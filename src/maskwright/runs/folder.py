@@ -77,6 +77,10 @@ class RunFolder:
         return self.path / "forgetting.json"
 
     @property
+    def predictions_file(self) -> Path:
+        return self.path / "predictions.jsonl"
+
+    @property
     def curves_file(self) -> Path:
         return self.path / "curves.png"
 
@@ -142,7 +146,7 @@ class RunFolder:
         if not self.metrics_file.is_file():
             return []
         text = self.metrics_file.read_text(encoding="utf-8", errors="replace")
-        return [_parse_line(line) for line in text.splitlines()]
+        return [parse_metrics_line(line) for line in text.splitlines()]
 
     def keep_metrics(self, is_kept: Callable[[dict[str, float]], bool]) -> None:
         """Drop the other lines of metrics.jsonl; where they are its last ones, that needs no room on the disk."""
@@ -189,6 +193,7 @@ class RunFolder:
             self.data_file,
             self.metrics_file,
             self.forgetting_file,
+            self.predictions_file,
             self.curves_file,
             self.report_file,
         )
@@ -289,7 +294,8 @@ def _list_free(config: Config) -> set[str]:
     return free
 
 
-def _parse_line(line: str) -> dict[str, float] | None:
+def parse_metrics_line(line: str) -> dict[str, float] | None:
+    """What a line of metrics.jsonl says; None for a damaged one."""
     try:
         values = json.loads(line)
     except PARSING_ERRORS:

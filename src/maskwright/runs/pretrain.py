@@ -30,6 +30,7 @@ from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.interruption import GracefulStop, LastWrites, ending_in_order
 from maskwright.runs.model import TrainedModel, build_model, describe_objective, fit_row_length
 from maskwright.runs.next_commands import suggest_commands
+from maskwright.runs.predictions import PredictionLog
 from maskwright.runs.report import write_report
 from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.terminal import CleanConsole
@@ -162,7 +163,12 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
     if start.general is not None:
         guard = ForgettingGuard(run, start.general, validation, config.forgetting.max_increase, world)
     watch = DivergenceWatch(run, start.unigram_loss)
-    others = [watch] if guard is None else [watch, guard]
+    others: list[Callback] = [watch] if guard is None else [watch, guard]
+    shown = None
+    if isinstance(start.model, MaskedLanguageModel):
+        shown = validation.build_batch([[sample] for sample in _choose_samples(validation)])
+        if world.size == 1:  # the weights of several may lie in parts
+            others.append(PredictionLog(run, shown, tokenizer))
     callbacks = build_callbacks(config, run, tokenizer, world, console, others)
     with watch.naming_good_checkpoint():
         trainer.fit(train, validation, callbacks=[_build_notice(config, train, console), *callbacks])
@@ -175,8 +181,8 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
     if guard is not None:
         figures |= guard.compute_figures()
     predictions = None
-    if isinstance(model, MaskedLanguageModel):
-        shown = validation.build_batch([[sample] for sample in _choose_samples(validation)])
+    if shown is not None:
+        assert isinstance(model, MaskedLanguageModel)
         predictions = build_prediction_view(model, shown, tokenizer, len(shown.input_ids), mask_ratio=EVALUATION_RATIO)
     if world.is_main:
         for note in last.write(lambda: write_report(run, config, figures, predictions), 0):

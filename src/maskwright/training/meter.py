@@ -45,6 +45,7 @@ class Meter:
 
     def __init__(self, model: Objective, state: TrainingState, device: torch.device) -> None:
         self._state = state
+        self._device = device
         nothing = [0.0] * model.num_sums
         sums = [state.log_sums or nothing, state.epoch_sums or nothing]
         if any(len(one) != model.num_sums for one in sums):
@@ -122,6 +123,8 @@ class Meter:
             "data_wait": self._waited_s / seconds,
             "skipped_steps": self._state.num_skipped,
         }
+        if self._device.type == "cuda":
+            metrics["gpu_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
         if self._state.num_overflowing:
             metrics["overflowing_tokens"] = self._state.num_overflowing
         self._sums[0] = 0.0

@@ -1,0 +1,62 @@
+"""`maskwright serve`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    context: typer.Context,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL...]", help="Runs, checkpoints, model folders or hub ids; nothing: runs/quickstart."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = 8000,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; unset: a GPU if there is one.")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MASKWRIGHT_API_KEY",
+            help="Key that requests must send; others can see it here, not in the variable.",
+        ),
+    ] = None,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Origin whose pages may read the answers; may be given several times."),
+    ] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Tokens per batch; unset: chosen for the device.")] = None,
+    max_wait_ms: Annotated[
+        float, typer.Option(help="How long a batch with room waits for requests that are being read.")
+    ] = 2.0,
+    max_body_mb: Annotated[float, typer.Option(help="Largest body of a request in MB, else 413.")] = 8.0,
+    max_texts: Annotated[int, typer.Option(help="Most texts of a request, else 422.")] = 2048,
+    max_request_tokens: Annotated[int, typer.Option(help="Most tokens of a request, else 422.")] = 131072,
+    max_queue_tokens: Annotated[int, typer.Option(help="Most tokens that wait, else 429.")] = 1048576,
+    max_concurrent: Annotated[int, typer.Option(help="Most requests at a time, else 429.")] = 512,
+    timeout_s: Annotated[float, typer.Option(help="Longest time to an answer in seconds, else 503.")] = 60.0,
+    read_timeout_s: Annotated[
+        float, typer.Option(help="Longest time for a client to send a request, or to read, in seconds.")
+    ] = 15.0,
+) -> None:
+    """Answer over HTTP with one or several models, each with every kind it can do.
+
+    Routes: OpenAI's /v1/embeddings, those of text-embeddings-inference, /fill-mask, /ner, /classify, /qa, /zero-shot,
+    /metrics for Prometheus; /docs lists them. SIGTERM or Ctrl-C ends it when what was accepted is answered.
+
+    Examples:
+
+        maskwright serve
+
+        maskwright serve runs/mine runs/mine-ner --port 8080
+
+        maskwright serve runs/mine --host 0.0.0.0 --max-concurrent 64
+    """
+    from maskwright.serving.serve import serve as run
+
+    options = {name: value for name, value in context.params.items() if name != "models" and value is not None}
+    run(models or [], **options)

@@ -1,0 +1,200 @@
+"""All models of a server: loaded one after another, found by requests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from maskwright.errors import InputError, RunError, describe_shortage
+from maskwright.inference.every_kind import build_pipelines
+from maskwright.inference.loading import Source
+from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER
+from maskwright.serving.batching import Batcher
+from maskwright.serving.metrics import Meter
+from maskwright.serving.models import ServedModel
+from maskwright.serving.refusals import Refusal
+from maskwright.serving.settings import ServeSettings
+from maskwright.suggestions import suggest
+
+_log = logging.getLogger(__name__)
+_CPU_BATCH_TOKENS = 512
+"""As quick for a token as a larger batch, and other requests wait less for it."""
+_GPU_BATCH_TOKENS = 16_384
+
+
+@dataclass
+class Entry:
+    """A model that was asked for."""
+
+    source: Source
+    path_name: str
+    model: ServedModel | None = None
+    error: str | None = None
+    """Why it is not there and never will be."""
+
+
+class ModelHub:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        settings: ServeSettings,
+        threads: ThreadPoolExecutor,
+        meter: Meter,
+        device: str | None = None,
+        tokenizer: Any = None,
+    ) -> None:
+        """`tokenizer` is that of a model in memory."""
+        named = name_models(sources)
+        self.entries = {model_id: Entry(source, name) for source, (model_id, name) in zip(sources, named, strict=True)}
+        self._settings = settings
+        self._threads = threads
+        self._meter = meter
+        self._device = device
+        self._tokenizer = tokenizer
+        self._batchers: dict[torch.device, Batcher] = {}
+
+    @property
+    def models(self) -> dict[str, ServedModel]:
+        """Those that answer."""
+        return {model_id: one.model for model_id, one in self.entries.items() if one.model is not None}
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether every model is there or has failed, and one at least is there."""
+        settled = all(one.model is not None or one.error is not None for one in self.entries.values())
+        return settled and (bool(self.models) or not self.entries)
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Samples and tokens in the queues."""
+        models = list(self.models.values())
+        return sum(one.num_waiting for one in models), sum(one.num_waiting_tokens for one in self._batchers.values())
+
+    def load_all(self, say: Callable[[str], None] = lambda line: None) -> None:
+        """A model that cannot be loaded leaves the others as they are."""
+        for model_id, entry in self.entries.items():
+            try:
+                model = self._load(model_id, entry)
+                model.warm_up()
+                entry.model = model
+                say(f"{model_id}: {', '.join(model.kinds)}")
+            except Exception as error:
+                entry.error = _describe_failure(error)
+                say(f"{model_id} cannot be served: {entry.error}")
+
+    def _load(self, model_id: str, entry: Entry) -> ServedModel:
+        tokenizer = self._tokenizer if isinstance(entry.source, nn.Module) else None
+        built = build_pipelines(entry.source, tokenizer, self._device)
+        device = next(built.loaded.module.parameters()).device
+        if device not in self._batchers:
+            self._batchers[device] = self._build_batcher(device)
+        return ServedModel(
+            model_id, entry.path_name, built, self._batchers[device], self._threads, self._settings, self._meter
+        )
+
+    def _build_batcher(self, device: torch.device) -> Batcher:
+        settings = self._settings
+        usual = _CPU_BATCH_TOKENS if device.type == "cpu" else _GPU_BATCH_TOKENS
+        return Batcher(
+            settings.batch_tokens or usual, settings.max_wait_ms / 1e3, settings.max_queue_tokens, self._count_batch
+        )
+
+    def _count_batch(self, group: Hashable, num_tokens: int, seconds: float) -> None:
+        assert isinstance(group, tuple)
+        model = self.models.get(group[0])
+        if model is not None:
+            model.meter.count_batch(num_tokens, seconds)
+
+    def find(self, model_id: str | None, kind: str) -> ServedModel:
+        """The model of this id, or the first that has the kind."""
+        if model_id is None:
+            for model in self.models.values():
+                if kind in model.kinds:
+                    return model
+            self._refuse_kind(kind)
+        if model_id not in self.entries:
+            raise Refusal(404, f"there is no model '{model_id:.80}'{suggest(model_id or '', self.entries)}")
+        entry = self.entries[model_id]
+        if entry.model is None:
+            raise Refusal(503, entry.error or f"the model '{model_id}' is still being loaded", 1)
+        entry.model.check_kind(kind)
+        return entry.model
+
+    def _refuse_kind(self, kind: str) -> None:
+        if not self.is_loaded:
+            raise Refusal(503, "the models are still being loaded", 1)
+        kinds = sorted({one for model in self.models.values() for one in model.kinds})
+        raise Refusal(422, f"no model here has {kind}; there are {', '.join(kinds)}")
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Of a model that is not there, all but its names is null."""
+        missing = dict.fromkeys(
+            (
+                "family",
+                "parameters",
+                "max_length",
+                "vocab_size",
+                "mask_token",
+                "dtype",
+                "device",
+                "labels",
+                "default_kind",
+            )
+        )
+        return [
+            entry.model.describe()
+            if entry.model is not None
+            else {
+                **missing,
+                "id": name,
+                "path_name": entry.path_name,
+                "kinds": [],
+                "ready": False,
+                "error": entry.error,
+            }
+            for name, entry in self.entries.items()
+        ]
+
+    def close(self) -> None:
+        """Computes what waits in the queues first."""
+        for batcher in self._batchers.values():
+            batcher.close()
+
+
+def _describe_failure(error: Exception) -> str:
+    if isinstance(error, InputError | RunError | OSError):
+        return str(error)
+    shortage = describe_shortage(error)
+    if shortage is None:
+        _log.error("a model cannot be loaded", exc_info=error)
+    return shortage or f"loading failed with a {type(error).__name__}; the log says where"
+
+
+def name_models(sources: Sequence[Source]) -> list[tuple[str, str]]:
+    """The id of each model, and the name of its folder or on the hub: never a whole path."""
+    names = [_name_source(source) for source in sources]
+    taken: dict[str, int] = {}
+    found = []
+    for name in names:
+        taken[name] = taken.get(name, 0) + 1
+        found.append((name if taken[name] == 1 else f"{name}-{taken[name]}", name))
+    return found
+
+
+def _name_source(source: Source) -> str:
+    if isinstance(source, nn.Module):
+        return type(source).__name__
+    path = Path(source)
+    if not path.exists():
+        return str(source)
+    path = path.resolve()
+    while path.name in (MODEL_FOLDER, CHECKPOINTS_FOLDER) or path.parent.name == CHECKPOINTS_FOLDER:
+        path = path.parent
+    return path.name

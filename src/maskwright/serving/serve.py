@@ -1,0 +1,139 @@
+"""`serve`: models by name to a server that answers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from maskwright.errors import InputError, InputWarning
+from maskwright.inference.loading import Source
+from maskwright.models.files.model_folder import resolve_folder
+from maskwright.serving.settings import ServeSettings
+from maskwright.suggestions import checks_arguments
+from maskwright.terminal import echo
+
+QUICKSTART = Path("runs/quickstart")
+_PACKAGES = ("fastapi", "httptools", "orjson", "uvicorn")
+_MAX_THREADS = 8
+_SWITCH_S = 0.000_5
+"""Threads hand over more often than Python has them do, so that a request is read while others are tokenized."""
+
+
+def check_packages(packages: Sequence[str] = _PACKAGES) -> None:
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise InputError(f"a server needs {' and '.join(missing)}: pip install 'maskwright[serve]'")
+
+
+@checks_arguments
+def serve(
+    models: Source | Sequence[Source] = (),
+    *,
+    tokenizer: Any = None,
+    host: str = ServeSettings.host,
+    port: int = ServeSettings.port,
+    device: str | None = None,
+    api_key: str | None = None,
+    cors: str | Sequence[str] = (),
+    batch_tokens: int | None = None,
+    max_wait_ms: float = ServeSettings.max_wait_ms,
+    max_body_mb: float = ServeSettings.max_body_mb,
+    max_texts: int = ServeSettings.max_texts,
+    max_request_tokens: int = ServeSettings.max_request_tokens,
+    max_queue_tokens: int = ServeSettings.max_queue_tokens,
+    max_concurrent: int = ServeSettings.max_concurrent,
+    timeout_s: float = ServeSettings.timeout_s,
+    read_timeout_s: float = ServeSettings.read_timeout_s,
+    say: Callable[[str], None] = echo,
+) -> None:
+    """Answer over HTTP with one or several models until SIGTERM or Ctrl-C; without one, with the quickstart's run.
+
+    A model is a run, a checkpoint, a model folder or a hub id, or a model in memory with its `tokenizer`. The key may
+    stand in the environment as MASKWRIGHT_API_KEY. `say` gets a line for each model and the address.
+    """
+    check_packages()
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        api_key=os.environ.get("MASKWRIGHT_API_KEY") if api_key is None else api_key,
+        cors=(cors,) if isinstance(cors, str) else tuple(cors),
+        batch_tokens=batch_tokens,
+        max_wait_ms=max_wait_ms,
+        max_body_mb=max_body_mb,
+        max_texts=max_texts,
+        max_request_tokens=max_request_tokens,
+        max_queue_tokens=max_queue_tokens,
+        max_concurrent=max_concurrent,
+        timeout_s=timeout_s,
+        read_timeout_s=read_timeout_s,
+    )
+    _serve(_read_sources(models), settings, device, tokenizer, say)
+
+
+def _read_sources(models: Source | Sequence[Source]) -> list[Source]:
+    """Those that are names are there, or an `InputError` says which is not."""
+    sources = [models] if isinstance(models, str | Path | nn.Module) else list(models)
+    if not sources:
+        if not QUICKSTART.exists():
+            raise InputError(
+                f"there is no model to serve: give a run, a model folder or a hub id, or make {QUICKSTART} with"
+                " maskwright train"
+            )
+        sources = [QUICKSTART]
+    for source in sources:
+        if not isinstance(source, nn.Module):
+            resolve_folder(source)
+    return sources
+
+
+def _serve(
+    sources: Sequence[Source],
+    settings: ServeSettings,
+    device: str | None,
+    tokenizer: Any,
+    say: Callable[[str], None],
+) -> None:
+    from maskwright.serving.app import build_app
+    from maskwright.serving.hub import ModelHub
+    from maskwright.serving.metrics import ServerMeter
+    from maskwright.serving.server import name_url, open_socket, run_server
+    from maskwright.serving.state import ServerState
+
+    listener = open_socket(settings.host, settings.port, settings.read_timeout_s)
+    url = name_url(listener, settings.host)
+    before = sys.getswitchinterval()
+    threads = ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS), "requests")
+    meter = ServerMeter()
+    hub = ModelHub(sources, settings, threads, meter, device, tokenizer)
+
+    def load(stop: Callable[[], None]) -> None:
+        hub.load_all(say)
+        if not hub.models:
+            stop()
+            return
+        warnings.simplefilter("ignore", InputWarning)  # from here on they are about requests, and may quote them
+        gc.collect()
+        gc.freeze()  # what is loaded stays, and is not looked through again between requests
+        say(f"{url} answers; the page is {url}/ and the routes are in {url}/docs")
+
+    try:
+        sys.setswitchinterval(_SWITCH_S)
+        with warnings.catch_warnings(), threads:
+            state = ServerState(hub, settings, meter)
+            run_server(build_app(state), state, listener, load)
+            hub.close()
+    finally:
+        sys.setswitchinterval(before)
+        gc.unfreeze()
+        listener.close()
+    if not hub.models and (errors := [one.error for one in hub.entries.values() if one.error]):
+        raise InputError(f"no model could be loaded: {errors[0]}")
