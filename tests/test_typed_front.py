@@ -66,7 +66,7 @@ def test_the_trainer_of_a_model_is_typed_as_the_trainer_beneath_it() -> None:
     assert front.replace(parameters=list(parameters.values())) == beneath
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
+@pytest.mark.parametrize("checker", ["mypy", pytest.param("pyright", marks=pytest.mark.slow)])
 def test_a_users_program_has_the_mistakes_that_are_marked_in_it_and_no_others(checker: str) -> None:
     lines = PROGRAM.read_text(encoding="utf-8").splitlines()
     expected = {number for number, line in enumerate(lines, start=1) if "# wrong" in line}

@@ -40,6 +40,7 @@ def build_foreign(tokenizer: Tokenizer, looks_into_the_batch: bool) -> MaskedLan
     return MaskedLanguageModel(encoder, tokenizer.vocab_size, mask_token_id=tokenizer.mask_token_id).eval()
 
 
+@pytest.mark.slow  # tracing takes seconds; the refusal below goes the same way
 def test_an_encoder_of_others_is_exported(tokenizer, sentences, tmp_path):
     model = build_foreign(tokenizer, looks_into_the_batch=False)
     figures = export_onnx(model, tokenizer, tmp_path / "out", int8=False, texts=sentences, say=lambda line: None)

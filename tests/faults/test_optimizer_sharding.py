@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+import pytest
 import torch
 import torch.distributed as dist
 from prestarted import Prestarted
@@ -21,21 +23,28 @@ from maskwright.training.optim.optimizers import OptimizerSet, build_optimizers
 from tolerances import assert_rounded
 
 _MOST_ELEMENTS = 3 * 6 * 6  # of the largest matrix
-TYPES = get_args(OptimizerConfig.model_fields["type"].annotation)
+_TYPES = get_args(OptimizerConfig.model_fields["type"].annotation)
+_MOST_USED = ("adamw", "muon")
 
 
-def test_every_optimizer_steps_parts_like_the_whole(prestarted: Prestarted, tmp_path: Path) -> None:
-    ranks = prestarted.start_ranks("test_optimizer_sharding:compare_in_process", {}, tmp_path / "said", 2)
+@pytest.mark.parametrize(
+    "types", [_MOST_USED, pytest.param([one for one in _TYPES if one not in _MOST_USED], marks=pytest.mark.slow)]
+)
+def test_every_optimizer_steps_parts_like_the_whole(
+    prestarted: Prestarted, tmp_path: Path, types: Sequence[str]
+) -> None:
+    arguments = {"types": list(types)}
+    ranks = prestarted.start_ranks("test_optimizer_sharding:compare_in_process", arguments, tmp_path / "said", 2)
     for rank in ranks:
         assert rank.wait(200.0) == 0, rank.text()
 
 
-def compare_in_process() -> None:
+def compare_in_process(types: Sequence[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
         mesh = init_device_mesh("cpu", (2,))
-        for optimizer_type in TYPES:
+        for optimizer_type in types:
             _compare(optimizer_type, mesh)
     finally:
         dist.destroy_process_group()

@@ -60,6 +60,7 @@ def test_sigterm_ends_the_command_with_143_and_it_goes_on(lab: Lab) -> None:
     assert trial.resumed_step == int(found.group(1))
 
 
+@pytest.mark.slow  # as SIGTERM above, with another number
 def test_ctrl_c_ends_the_command_with_130_and_it_goes_on(lab: Lab) -> None:
     assert break_by_signal(lab, "SIGINT", 1, signal.SIGINT).problem == ""
 
@@ -74,6 +75,7 @@ def test_a_signal_that_comes_twice_at_once_is_one_request(lab: Lab) -> None:
     assert "interrupted at step" in child.text()
 
 
+@pytest.mark.slow  # launchers start slowly; the tests below end processes that begin at once
 def test_both_processes_of_torchrun_stop_at_the_same_step_and_go_on(shared_lab: Lab) -> None:
     lab = shared_lab
     launcher = ["torch.distributed.run", "--nproc-per-node=2", f"--master-port={find_free_port()}", "-m"]

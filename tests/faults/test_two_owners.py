@@ -192,6 +192,7 @@ def test_a_second_train_is_refused_and_the_first_ends_as_if_alone(lab: Lab) -> N
     assert list((lab.folder / "owned").glob(".*")) == []
 
 
+@pytest.mark.slow  # the lock is the one of the test above
 def test_two_that_begin_at_the_same_moment_are_one_run(lab: Lab) -> None:
     both = [lab.start(f"pair{number}", words=lab.words("pair")) for number in range(2)]
     codes = sorted(child.wait() for child in both)

@@ -89,6 +89,7 @@ def test_a_small_edit_makes_a_near_duplicate_and_another_text_does_not(
     assert near.is_new(" ".join(half))
 
 
+@pytest.mark.slow  # thousands of texts; bands and estimates have tests of their own
 def test_nothing_different_is_dropped_and_nearly_all_near_duplicates_are_found_among_many() -> None:
     texts = [make_text(seed, 60 + seed % 100) for seed in range(2000)]  # more than the first table holds
     near = NearDuplicates()

@@ -354,7 +354,7 @@ def test_jsonl_csv_and_parquet_give_back_the_texts(tmp_path_factory: pytest.Temp
     "kind",
     [
         "txt",
-        "jsonl.gz",
+        pytest.param("jsonl.gz", marks=pytest.mark.slow),
         pytest.param("csv.xz", marks=pytest.mark.slow),
         "parquet",
         pytest.param("parquet.zst", marks=pytest.mark.slow),
