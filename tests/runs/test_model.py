@@ -74,9 +74,7 @@ def test_shape_settings_reach_a_modernbert_under_its_own_names(tokenizer: Tokeni
 
 def test_a_recipe_for_another_family_lends_what_the_chosen_family_has(tokenizer: Tokenizer) -> None:
     config = build_config({"preset": "quickstart", "model": {"family": "bert"}})
-    with pytest.warns(
-        InputWarning, match="quickstart is for modernbert; bert ignores its model.norm_bias, "
-    ):
+    with pytest.warns(InputWarning, match="quickstart is for modernbert; bert ignores its model.norm_bias, "):
         encoder = build_model(config, tokenizer).encoder
     assert isinstance(encoder, BERT)
     assert (encoder.config.hidden_size, encoder.config.intermediate_size, encoder.config.hidden_act) == (

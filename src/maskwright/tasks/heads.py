@@ -74,7 +74,7 @@ class HeadFiles:
     settings: Mapping[str, Any]
     """What config.json says of the head."""
     small_files: Mapping[str, Any] = field(default_factory=dict)
-    """What further JSON files hold, by their names."""
+    """Other JSON files, by name."""
 
 
 class TaskHead(nn.Module, ABC):
