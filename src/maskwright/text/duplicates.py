@@ -1,4 +1,4 @@
-"""Documents seen before, exactly or nearly; the same answers in every run and process, and the first is kept.
+"""Exact and near duplicates of documents; deterministic, and the first of several is kept.
 
 Near duplicates: MinHash (Broder 1997) over runs of five words, found by banding (Leskovec, Rajaraman, Ullman, "Mining
 of Massive Datasets", section 3.4) and confirmed by the similarity that the signatures estimate. Texts are arrays of
