@@ -241,7 +241,7 @@ class Family:
         strangers = [name for name in strangers if name not in _HARMLESS_SETTINGS]
         if strangers:
             listed = ", ".join(f"'{name}'" for name in strangers)
-            warnings.warn(f"settings of no {self.model_type} are left aside: {listed}", InputWarning, stacklevel=3)
+            warnings.warn(f"settings unknown to {self.model_type} are ignored: {listed}", InputWarning, stacklevel=3)
 
 
 def _check_type(name: str, value: Any, default: Any) -> None:

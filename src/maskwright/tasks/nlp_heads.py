@@ -136,9 +136,10 @@ class NLPHead(TaskHead):
         return self.task_config.build_task()
 
     def fit_to(self, encoder: nn.Module) -> None:
-        """Take the files of the family's own head where that computes the same, so that transformers reads the model.
+        """Save the head in the family's own layout if both compute the same, so that transformers loads the model.
 
-        Any other is written under a type of ours, so that transformers refuses it rather than compute something else.
+        Any other head is saved under our own type, so that transformers refuses it instead of computing something
+        different.
         """
         width = find_hidden_size(encoder)
         if width != self.input_dim:

@@ -161,7 +161,7 @@ def warn_of_unused(modules: Iterable[str], folder: Path) -> None:
     if names:
         more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
         warnings.warn(
-            f"{folder}: weights of {', '.join(names[:_MAX_NAMED])}{more} are left aside, as a masked language model has"
+            f"{folder}: weights of {', '.join(names[:_MAX_NAMED])}{more} are ignored, as a masked language model has"
             " no place for them",
             InputWarning,
             stacklevel=3,
