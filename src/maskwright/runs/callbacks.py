@@ -47,7 +47,7 @@ class MetricsLog(Callback):
         self.run.keep_metrics(self._is_past)
 
     def _is_past(self, line: Metrics) -> bool:
-        """Whether a line is later than the checkpoint; the end of an epoch comes after that of its last step."""
+        """Whether a line belongs to the state; the end of an epoch comes after the checkpoint of its last step."""
         state = self.trainer.state
         if line["step"] == state.step and line.get("epoch_end"):
             return state.batch_in_epoch == 0

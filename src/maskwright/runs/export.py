@@ -254,7 +254,7 @@ def _find_beginning(config: Config) -> str | None:
 
 
 def _read_progress(run: RunFolder, step: str) -> dict[str, Any]:
-    """The progress of a checkpoint, by its name; None for other names."""
+    """The progress of a checkpoint, by its name; empty for other names."""
     if not step.isdigit():
         return {}
     tokens = [int(line["tokens"]) for line in run.read_metrics() if line.get("step") == int(step) and "tokens" in line]

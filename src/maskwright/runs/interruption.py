@@ -93,7 +93,7 @@ class _StopNow(BaseException):
 
 
 def _watch(reader: socket.socket) -> None:
-    """Ends the process some time after the first signal; returns if the pipe is closed before."""
+    """Ends the process some time after the first signal; returns if the connection is closed before."""
     with reader:
         number, begun_s = 0, 0.0
         while True:

@@ -31,9 +31,7 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _NO_ROWS = np.empty(0, np.int64)
 _SHORT_ROW = 128
-"""Rows are at least this long and shared by short examples; in longer rows attention would cost more than packing
-saves.
-"""
+"""Short examples share rows of up to this length; in longer rows attention would cost more than packing saves."""
 _POOL_BATCHES = 50
 """Batches that are cut from one pool: enough to be even, few enough to differ from epoch to epoch."""
 
