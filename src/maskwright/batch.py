@@ -1,4 +1,4 @@
-"""The one batch type everything shares: rows of tokens, several documents to a row.
+"""The batch type that all rooms share: rows of tokens, with several documents in a row.
 
 B rows, S row length. A token attends only to tokens of its own document, so a padded batch is the special case
 of one document per row, followed by padding.
@@ -21,7 +21,7 @@ from maskwright.errors import InputError
 PADDING_DOCUMENT = 0
 IGNORED_LABEL = -100
 IS_ASKED = {"is_asked": True}
-"""Metadata of fields with labels, where padding must ask nothing; padding of other fields is 0."""
+"""Metadata of label fields, whose padding is the ignored label; padding of other fields is 0."""
 _PADDED_KEYS = ("input_ids", "attention_mask", "token_type_ids", "sample_ids", "word_starts", "word_ids")
 _FOREIGN_KEYS = {
     "input_mask": "attention_mask",
@@ -33,7 +33,7 @@ _FOREIGN_KEYS = {
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Token rows with their document layout; every field is (B, S), and integer but for `word_starts`."""
+    """Token rows with their document layout; every field is (B, S), and all but `word_starts` are integers."""
 
     input_ids: Tensor
     document_ids: Tensor
@@ -75,14 +75,14 @@ class PackedBatch:
         return self.map_fields(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
-        """Page-locked, so that copies to a GPU need not wait."""
+        """A copy in pinned memory, so that copies to a GPU are asynchronous."""
         return self.map_fields(Tensor.pin_memory)
 
     def rows(self, start: int, stop: int) -> Self:
         return self.map_fields(lambda tensor: tensor[start:stop])
 
     def fill_up(self, num_rows: int) -> Self:
-        """At least so many rows, the added ones all padding, of which nothing is asked."""
+        """The batch with at least so many rows; added rows are padding without labels."""
         if num_rows <= self.num_rows:
             return self
         filled = {
@@ -96,7 +96,7 @@ class PackedBatch:
         return replace(self, input_ids=input_ids)
 
     def map_fields(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """The batch with a function applied to each field that is there."""
+        """The batch with a function applied to each field that is not None."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         return replace(self, **{name: function(value) for name, value in given.items() if value is not None})
 
@@ -106,32 +106,32 @@ BatchType = TypeVar("BatchType", bound=PackedBatch)
 
 @dataclass(frozen=True)
 class Questions:
-    """What a model sees and what it must answer; each objective and task has a kind of its own."""
+    """The model's inputs, its labels and their counts; each objective and task has its own subclass."""
 
     batch: PackedBatch
-    """What the model sees."""
+    """The inputs of the model."""
     labels: Tensor
-    """(B, ...), the ignored label, or NaN among floats, where nothing is asked."""
+    """(B, ...), with the ignored label, or NaN among floats, where there is nothing to predict."""
 
     @property
     def counts(self) -> Tensor:
-        """What each part of the loss will be a sum over; here there is one, of all that is asked."""
+        """The number of labels in each part of the loss; here there is one part."""
         return find_asked(self.labels).sum()[None]
 
 
 def find_asked(labels: Tensor) -> Tensor:
-    """Whether labels are there: (B, N) of (B, N) or (B, N, C), and (B, N, W) of (B, N, W, C)."""
+    """Which labels are not ignored: (B, N) for (B, N) or (B, N, C), and (B, N, W) for (B, N, W, C)."""
     is_known = ~labels.isnan() if labels.is_floating_point() else labels != IGNORED_LABEL
     return is_known if is_known.ndim == 2 else is_known[..., 0]
 
 
 def fill_missing(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Labels that ask nothing."""
+    """A tensor of ignored labels."""
     return torch.full(shape, _choose_missing(dtype), dtype=dtype)
 
 
 def concatenate(batches: Sequence[BatchType]) -> BatchType:
-    """One batch of all rows; labels of documents that only some batches have ask nothing in the others."""
+    """One batch of all rows; labels that only some batches have are ignored in the rows of the others."""
     if len(batches) == 1:
         return batches[0]
     lengths = {batch.input_ids.shape[1] for batch in batches}
@@ -151,7 +151,7 @@ def concatenate(batches: Sequence[BatchType]) -> BatchType:
 
 
 def _extend(values: Tensor, shape: Sequence[int], filling: float) -> Tensor:
-    """Values at the front of a larger shape."""
+    """Pad values to a larger shape."""
     missing = [size - own for size, own in zip(shape, values.shape, strict=True)]
     if not any(missing):
         return values
@@ -167,7 +167,7 @@ def _choose_missing(dtype: torch.dtype) -> float:
 
 
 def check_padded(input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None) -> None:
-    """Refuse what is no padded batch: (B, S) each, ids in integers."""
+    """Refuse tensors that are not a padded batch: (B, S) each, with integer ids."""
     if not isinstance(input_ids, Tensor):
         raise InputError(
             f"input_ids is a {type(input_ids).__name__}; expected a tensor of token ids, (batch, length), such as"
@@ -190,10 +190,9 @@ def check_padded(input_ids: Any, attention_mask: Any = None, token_type_ids: Any
 
 
 def join_inputs(inputs: Mapping[str, Any], known: Sequence[str], **others: Any) -> dict[str, Any]:
-    """The arguments of a model, given as a dictionary and beside it.
+    """The arguments of a model, given in a dictionary, by keyword or both.
 
-    Keys that are not known are left out, such as a tokenizer's `special_tokens_mask`; one that is another spelling of
-    a known one is refused.
+    Unknown keys, such as a tokenizer's `special_tokens_mask`, are ignored; a misspelt one is refused.
     """
     if "input_ids" not in inputs:
         raise InputError(f"a batch needs the key 'input_ids', found {sorted(inputs)}")
@@ -216,7 +215,7 @@ def from_padded(
 ) -> PackedBatch:
     """Read a padded batch as packed rows of one document each.
 
-    Without `sample_ids` (one per row) a sample is known by its content, so its masks do not depend on the batch.
+    Without `sample_ids` (one per row) a sample's id is a hash of its tokens, so its masks do not depend on the batch.
     `word_starts` (true at the first token of each word) is for masking by words.
     """
     check_padded(input_ids, attention_mask, token_type_ids)
@@ -238,9 +237,10 @@ def as_packed(
     attention_mask: Tensor | None = None,
     token_type_ids: Tensor | None = None,
 ) -> PackedBatch:
-    """Accept what users hand over: a packed batch, a padded dictionary or bare ids, with a mask and segments if given.
+    """Convert a packed batch, a padded dictionary or plain ids (with attention mask and segments, if given) to a packed
+    batch.
 
-    A dictionary may say where words are, as `word_starts` or as `word_ids` (the same number for tokens of one word).
+    A dictionary may give word boundaries as `word_starts` or as `word_ids` (the same number for tokens of one word).
     """
     if isinstance(batch, PackedBatch):
         return batch
@@ -256,7 +256,7 @@ def as_packed(
 
 
 def to_padded(batch: PackedBatch) -> tuple[dict[str, Tensor], Tensor]:
-    """One document per row, for encoders that know nothing of packing.
+    """One document per row, for encoders that do not support packing.
 
     Returns the padded inputs and, for every token of the packed rows (row-major), its flat index in the padded ones;
     padding tokens get index 0.
@@ -285,14 +285,14 @@ def to_padded(batch: PackedBatch) -> tuple[dict[str, Tensor], Tensor]:
 
 
 def find_changes(values: Tensor) -> Tensor:
-    """True where a value differs from the one before it in its row, and at the first of each row."""
+    """True where a value differs from the one before it in its row, and at the start of each row."""
     changes = torch.ones_like(values, dtype=torch.bool)
     changes[:, 1:] = values[:, 1:] != values[:, :-1]
     return changes
 
 
 def _content_ids(input_ids: Tensor, positions: Tensor) -> Tensor:
-    """A row's identity from its tokens; padding (id 0 here) adds nothing, so the padded length does not matter."""
+    """A hash of a row's tokens; padding (id 0 here) adds nothing, so the padded length does not matter."""
     multiplier = 0x9E3779B97F4A7C15 - (1 << 64)
     mixed = (input_ids.long() + 1) * (2 * positions + 1) * multiplier
     mixed = mixed ^ (mixed >> 29)

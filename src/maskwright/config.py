@@ -47,7 +47,7 @@ class RunConfig(Section):
 
 
 class Config(Section):
-    """Everything that decides a run."""
+    """All settings of a run."""
 
     preset: str | None = Field(
         default=None, description="Name of a recipe; the settings given here override its values."
@@ -137,7 +137,7 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
 
 
 def _find_mistake(values: Mapping[str, Any]) -> str | None:
-    """What is wrong with these values on their own."""
+    """The mistake in these values alone, if any."""
     try:
         _build([values])
     except InputError as error:
@@ -172,7 +172,7 @@ def list_settings(settings: Settings) -> list[str]:
 
 
 def _write_value(value: Any) -> str:
-    """So that `read_value` reads it back."""
+    """Write a value as text that `read_value` reads back."""
     return str(value) if isinstance(value, str | PurePath) else json.dumps(value, default=str)
 
 
@@ -182,7 +182,7 @@ def build_config(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Co
 
 
 def change_config(config: Config, changes: Mapping[str, Mapping[str, Any]]) -> Config:
-    """The configuration with some values of some sections replaced, checked anew."""
+    """The configuration with some values replaced, validated again."""
     values = config.model_dump(by_alias=True)
     return build_config(values | {section: {**values[section], **named} for section, named in changes.items()})
 
@@ -208,7 +208,7 @@ def _build(layers: Sequence[Mapping[str, Any]]) -> Config:
 
 
 def _find_preset(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of the recipe that is asked for; none where none is."""
+    """The values of the configured recipe; empty without one."""
     preset = values.get("preset")
     return {} if preset is None else read_recipe(str(preset), "preset")
 

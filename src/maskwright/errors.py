@@ -1,4 +1,4 @@
-"""The ways a command ends badly; the command line maps them to exit codes."""
+"""Errors and warnings of commands; the command line maps errors to exit codes."""
 
 import re
 from typing import Any
@@ -36,11 +36,11 @@ class BadStepsError(RunError):
 
 
 class FollowerError(RunError):
-    """A process ends because the main one did, which says why."""
+    """A process ends because the main process failed; that one reports the reason."""
 
 
 class LostProcessError(RunError):
-    """One of the processes that train together died; launchers then ask the others to end, which is not the reason."""
+    """One of the processes that train together died; launchers then end the others, which is not the cause."""
 
 
 class RunInterruptedError(RunError):
@@ -52,11 +52,11 @@ class RunInterruptedError(RunError):
 
 
 class InputWarning(UserWarning):
-    """Something in the user's input is set aside and the work goes on: one sentence saying what."""
+    """Something in the user's input is ignored and the work continues: one sentence says what."""
 
 
 def describe_shortage(error: BaseException) -> str | None:
-    """What to do where the system gives no more threads or memory; None for another error."""
+    """Advice if the system has no more threads or memory; None for other errors."""
     is_refused = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     if is_refused or isinstance(error, BlockingIOError):
         return (
@@ -72,7 +72,7 @@ def describe_shortage(error: BaseException) -> str | None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """By its words: only some of the libraries underneath have a class for it."""
+    """Whether an error means that memory ran out; by its message, as not all libraries have a class for it."""
     if isinstance(error, RunError):
         return False
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(_NO_MEMORY.search(str(error))))
@@ -83,7 +83,7 @@ def describe_briefly(error: BaseException) -> str:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Refuse what is no whole number of at least so much."""
+    """Refuse a value that is not an integer of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"{name} is {value!r}; expected a whole number")
     if value < least:

@@ -1,4 +1,4 @@
-"""Recipes: configuration files to start from by name, to put beneath settings of yours (`preset=NAME`), or to copy.
+"""Recipes: configuration files to run by name, to override with your own settings (`preset=NAME`), or to copy.
 
 Each begins with a header of comments.
 """
@@ -29,7 +29,7 @@ class Recipe:
 
     @property
     def purpose(self) -> str:
-        """Empty for a file without a header, as people's own may be."""
+        """What the recipe is for; empty for a file without a header."""
         return self.header.get("For", "")
 
 

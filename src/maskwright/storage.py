@@ -38,7 +38,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Inside, an OSError is about `path`: that of a full disk names no file, others one with a temporary name."""
+    """Inside the block, an OSError names `path`; otherwise it names no file, or a temporary one."""
     try:
         yield
     except OSError as error:
@@ -69,13 +69,13 @@ def append_text(path: Path, text: str) -> None:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether a disk, or what the user may take of it, was full."""
+    """Whether the disk or the user's quota was full."""
     return isinstance(error, OSError) and error.errno in _FULL
 
 
 @contextmanager
 def naming_if_full(path: Path, temporary: Path) -> Iterator[None]:
-    """Inside, a full disk is said with `path`, where its error names no file or one under the temporary name."""
+    """Inside the block, the error of a full disk names `path`, if it names no file or a temporary one."""
     try:
         yield
     except OSError as error:
@@ -86,7 +86,7 @@ def naming_if_full(path: Path, temporary: Path) -> Iterator[None]:
 
 
 def count_free_bytes(path: Path) -> int:
-    """What the disk of a path that may not exist yet has left."""
+    """Free bytes on the disk of a path, which may not exist yet."""
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
     return shutil.disk_usage(existing).free
 
@@ -171,7 +171,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def replace_folder(new: Path, folder: Path) -> None:
-    """Put a finished folder in the place of another; a crash at any moment loses neither.
+    """Replace a folder by a finished one; a crash at any moment loses neither.
 
     The two swap names in one step where kernel and file system can. Elsewhere a crash may leave no folder of that
     name, but the old one beside it, which `restore_folder` brings back.
@@ -190,7 +190,7 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 
 def restore_folder(folder: Path) -> None:
-    """Bring back a folder that a crash left aside in the middle of its replacement; call it before looking for one."""
+    """Restore a folder that was moved aside when a crash interrupted its replacement; call this before reading it."""
     folder = Path(os.path.realpath(folder))
     aside = _name_aside(folder)
     if aside.is_dir() and not folder.exists():

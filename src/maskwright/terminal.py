@@ -1,4 +1,4 @@
-"""Everything that is printed passes here: control characters in names and texts of files do not reach the terminal."""
+"""Output to the terminal, without control characters that names and texts of files may contain."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_single_weight_without_a_place_is_named(tmp_path):
     theirs.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"classifier_bias": False}))
-    with pytest.warns(InputWarning, match=r"weights of head\.dense\.bias are left aside"):
+    with pytest.warns(InputWarning, match=r"weights of head\.dense\.bias are ignored"):
         MaskedLanguageModel.from_pretrained(tmp_path)
 
 
@@ -145,13 +145,13 @@ def test_settings_of_modernbert_that_cannot_be_are_refused(tmp_path, changes, me
 
 def test_weights_without_a_place_are_named(tmp_path):
     BertForPreTraining(BertConfig(**SHAPE)).save_pretrained(tmp_path)
-    with pytest.warns(InputWarning, match=r"cls\.seq_relationship, pooler\.dense are left aside"):
+    with pytest.warns(InputWarning, match=r"cls\.seq_relationship, pooler\.dense are ignored"):
         MaskedLanguageModel.from_pretrained(tmp_path)
 
 
 def test_settings_nobody_knows_are_named_and_left_aside(tmp_path):
     save_bert(tmp_path, secret_sauce=3, hidden_act="gelu")
-    with pytest.warns(InputWarning, match="left aside: 'secret_sauce'"):
+    with pytest.warns(InputWarning, match="ignored: 'secret_sauce'"):
         MaskedLanguageModel.from_pretrained(tmp_path)
 
 

@@ -278,7 +278,7 @@ def test_without_transformers_the_command_that_installs_it_is_given(
 def test_weights_with_no_place_are_left_aside_with_a_warning(deberta_folder: Path) -> None:
     weights = load_file(deberta_folder / "model.safetensors")
     save_file(weights | {"classifier.weight": torch.zeros(2, 16)}, deberta_folder / "model.safetensors")
-    with pytest.warns(InputWarning, match="weights of classifier are left aside"):
+    with pytest.warns(InputWarning, match="weights of classifier are ignored"):
         load(deberta_folder)
 
 

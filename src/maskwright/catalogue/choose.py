@@ -1,4 +1,4 @@
-"""From wishes to a model: hard wishes narrow the table, the decision tree orders what is left.
+"""Choose a model: strict requirements filter the table, and a decision tree orders the rest.
 
 The tree asks, in this order: more languages than English? a domain? more than 512 tokens? the fastest? the most
 accurate? fewer parameters than RoBERTa-base? The first yes leads to a leaf of the table.
@@ -26,7 +26,7 @@ MULTILINGUAL = "multi"
 USUAL_CONTEXT = 512
 _MOST_ALTERNATIVES = 3
 _NARROWING = ("language", "domain", "length", "max_parameters")
-"""The wishes that leave models out, in the order they are applied."""
+"""The requirements that filter models, in the order they are applied."""
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kMB]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
@@ -65,7 +65,7 @@ def parse_parameters(text: str) -> int:
 
 
 def list_models() -> tuple[KnownModel, ...]:
-    """The published encoders that are known, with their figures."""
+    """The known published encoders, with their figures."""
     return tuple(read_table().models)
 
 
@@ -80,7 +80,7 @@ def choose_model(
     domain: str | None = None,
     task: str | None = None,
 ) -> Choice:
-    """The published encoder that suits these wishes best, why, and alternatives.
+    """The published encoder that fits these requirements best, the reasons, and alternatives.
 
     `max_parameters` is a number, or such as "60M"; the language is English unless given.
     """
@@ -89,7 +89,7 @@ def choose_model(
 
 
 def choose(wishes: Wishes) -> Choice:
-    """The first model that the wishes lead to, and others that fulfil them; wishes that nothing fulfils are refused."""
+    """The best model for the requirements, and alternatives; an InputError if no model fulfils them."""
     if wishes.fastest and wishes.best_accuracy:
         raise InputError("--fastest and --best-accuracy ask for opposite models; give one of them")
     table = read_table()

@@ -76,12 +76,12 @@ class Table:
     """The score that models are compared by for each task."""
 
     def find(self, name: str) -> KnownModel | None:
-        """By hub id or alias, in capitals or not."""
+        """Find a model by hub id or alias, ignoring case."""
         wanted = name.casefold()
         return next((model for model in self.models if wanted in _names(model)), None)
 
     def get(self, name: str) -> KnownModel:
-        """As `find`, but an unknown name is an error that says what is near it."""
+        """As `find`, but an unknown name is an error with a suggestion."""
         model = self.find(name)
         if model is None:
             raise InputError(f"no known model is called '{name}'{self.suggest(name)}")
@@ -151,7 +151,7 @@ def describe_loading(model: KnownModel) -> dict[str, str]:
 
 
 def describe_finetuning(model: KnownModel, task: str | None = None) -> dict[str, str]:
-    """The command that goes on with a model, and what comes before it, by what they are for."""
+    """The command that fine-tunes a model, and commands that must come before it, by purpose."""
     train, validation = _FILES.get(task or _USUAL_TASK, _USUAL_FILES)
     name = model.id.rpartition("/")[2] if model.needs_conversion else model.id
     command = f"maskwright finetune {task or _USUAL_TASK} --model {name} --train {train} --validation {validation}"

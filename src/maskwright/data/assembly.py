@@ -105,7 +105,7 @@ class SpecialIds:
 
 
 class RowFiller:
-    """The arrays of one batch: says for tokens that are laid out which document they are of and where in it."""
+    """The arrays of one batch, with the document id and the position of each token that is placed."""
 
     def __init__(self, num_rows: int, row_length: int, pad_token_id: int) -> None:
         self._shape = (num_rows, row_length)
@@ -115,7 +115,7 @@ class RowFiller:
     def lay_out(
         self, rows: Array, counts: Array, sizes: Array, sample_ids: Array
     ) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """Place documents of these sizes: for each of their tokens its place, its position and whether it is last.
+        """Place documents of these sizes; returns for each token its place, its position and whether it is the last.
 
         Row `rows[i]` takes the next `counts[i]` of them.
         """
@@ -135,7 +135,7 @@ class RowFiller:
         return target, positions, is_last
 
     def write(self, target: Array, ids: Array) -> None:
-        """Put token ids to places."""
+        """Write token ids to places."""
         self._input_ids[target] = ids
 
     def finish(self) -> PackedBatch:
@@ -144,7 +144,7 @@ class RowFiller:
 
 
 class BatchAssembler(RowFiller):
-    """Fills one batch from stores, shard by shard; with or without the beginnings of words."""
+    """Fills one batch from stores, shard by shard; with or without word boundaries."""
 
     def __init__(self, num_rows: int, row_length: int, specials: SpecialIds, with_words: bool = False) -> None:
         super().__init__(num_rows, row_length, specials.pad)
@@ -154,7 +154,7 @@ class BatchAssembler(RowFiller):
     def add(
         self, rows: Array, counts: Array, store: TokenStore, plan: RowPlan, samples: Array, sample_ids: Array
     ) -> None:
-        """Put samples of a shard into rows: row `rows[i]` takes the next `counts[i]` of them."""
+        """Add samples of a shard: row `rows[i]` takes the next `counts[i]` of them."""
         sizes = plan.samples.lengths[samples] + NUM_SPECIALS
         target, positions, is_last = self.lay_out(rows, counts, sizes, sample_ids)
         source = np.repeat(plan.samples.starts[samples] - 1, sizes) + positions
@@ -186,7 +186,7 @@ class BatchAssembler(RowFiller):
 
 @dataclass(frozen=True)
 class PackedSamples:
-    """Samples in rows, and where they are found there. N samples, T tokens of all."""
+    """Packed samples and their places in the rows. N samples, T tokens in total."""
 
     batch: PackedBatch
     places: Tensor
@@ -196,13 +196,13 @@ class PackedSamples:
     documents: Tensor
     """(N,) its number within the row, from 0."""
     num_documents: int
-    """The most samples of a row."""
+    """The largest number of samples in a row."""
 
 
 def pack_samples(
     ids: Array, lengths: Array, row_length: int, pad_token_id: int, token_type_ids: Array | None = None
 ) -> PackedSamples:
-    """Samples of whole ids, special tokens included, given one after another: ids (T,) and lengths (N,)."""
+    """Pack samples given one after another, special tokens included: ids (T,) and lengths (N,)."""
     rows = pack_rows(lengths.tolist(), row_length)
     counts, order = np.asarray([len(row) for row in rows]), np.concatenate(rows)
     filler = RowFiller(len(rows), row_length, pad_token_id)
@@ -228,5 +228,5 @@ def pack_samples(
 
 
 def read_bits(bits: NDArray[np.uint8], places: Array) -> NDArray[np.bool_]:
-    """The bits at some places, as `np.packbits` lays them: the first is the highest of its byte."""
+    """The bits at some places of an array from `np.packbits`."""
     return (bits[places >> 3] >> (7 - (places & 7)).astype(np.uint8)) & 1 == 1

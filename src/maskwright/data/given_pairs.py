@@ -1,4 +1,6 @@
-"""Pairs that come as pairs, such as premise and hypothesis: packed as they are, nothing asked about their order."""
+"""Pairs of texts from the data, such as premise and hypothesis, packed as they are, without a question about their
+order.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from maskwright.errors import InputError
 
 @dataclass(frozen=True)
 class Segments:
-    """Segments one after another: their ids, how many each has, and which begin a word, where that is known."""
+    """Segments one after another: their ids, the length of each, and which ids begin a word, if known."""
 
     ids: NDArray[np.integer]
     lengths: Array
@@ -34,9 +36,9 @@ class PairStore(TokenStore):
     first_lengths: NDArray[np.int64]
     """Tokens of each document's first segment."""
     num_cut: int = 0
-    """Pairs that lost tokens, as a row has no room for them."""
+    """The number of pairs that were truncated to fit a row."""
     num_empty: int = 0
-    """Pairs left out, as a segment has no tokens."""
+    """The number of pairs dropped because a segment has no tokens."""
 
     @classmethod
     def from_pairs(

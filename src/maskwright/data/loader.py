@@ -35,7 +35,7 @@ that a sample of weight 2 is masked in two ways."""
 class PackedLoader:
     """Iterates a corpus epoch by epoch; each sample of a shard of weight 1 appears exactly once per epoch.
 
-    `rows_per_batch` counts the rows of all ranks together: a rank gets its share of every batch, so what a batch holds
+    `rows_per_batch` counts the rows of all ranks: each rank gets its share of every batch, so the content of a batch
     does not depend on the number of ranks. `with_words` adds `word_starts` to the batches, for masking by words;
     `pairing` makes samples pairs of segments, with `token_type_ids` and `pair_labels`. A trainer compares the
     `tokenizer` that the ids come from with its model.
@@ -95,7 +95,7 @@ class PackedLoader:
         return math.ceil(self._order(0).num_rows / self.rows_per_batch)
 
     def __iter__(self) -> Iterator[PackedBatch]:
-        """The next epoch: iterating again gives another order."""
+        """Iterate over the next epoch; each epoch has another order."""
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
         return self.epoch(epoch)
 
@@ -106,7 +106,7 @@ class PackedLoader:
 
     @property
     def faster_advice(self) -> str:
-        """What to do where training waits for batches."""
+        """Advice if training waits for batches."""
         if isinstance(self.shards, PreparedShards):
             return f"copy {self.shards.folder} to a local disk, or free CPU cores for the loader"
         return "run maskwright prepare and give its folder as data.train, or free CPU cores for the loader"
@@ -116,11 +116,11 @@ class PackedLoader:
         return prefetch(self._batches(epoch, start_batch))
 
     def for_epoch(self, epoch: int) -> PackedLoader:
-        """The loader that holds what an epoch shows."""
+        """The loader of an epoch's data."""
         return self
 
     def locate_rows(self, epoch: int) -> Rows:
-        """Where all rows of an epoch are, in its order."""
+        """The places of all rows of an epoch, in order."""
         order = self._order(epoch)
         return order.locate(0, order.num_rows)
 
@@ -136,7 +136,7 @@ class PackedLoader:
         return share
 
     def utilisation(self) -> float:
-        """The share of row places that samples and their special tokens take, in the first shard."""
+        """The share of row positions in the first shard that hold tokens."""
         plan = self._plan(self._first_shard)
         num_tokens = int(plan.samples.lengths.sum()) + self.num_specials * len(plan.samples)
         return num_tokens / (plan.num_rows * self.row_length)
@@ -222,12 +222,12 @@ def _check_rank(rank: int, world_size: int) -> None:
 
 
 Rows = NDArray[np.int64]
-"""(3, rows): shards, rows within them, and the how-manieth time in the epoch that the shard is gone through."""
+"""(3, rows): shard, row within the shard, and the number of the pass over that shard in the epoch."""
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """One time through a shard, or through the first `num_rows` of its rows in an order of its own."""
+    """One pass over a shard, or over the first `num_rows` of its rows in the pass's own order."""
 
     shard: int
     number: int
@@ -236,7 +236,7 @@ class _Pass:
 
 
 class EpochOrder:
-    """A shard of weight w is gone through w times: 1 shows every row once, 0.5 a random half of them each epoch."""
+    """A shard of weight w is read w times per epoch: 1 shows every row once, 0.5 a random half of them."""
 
     def __init__(
         self,

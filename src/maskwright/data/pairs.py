@@ -1,8 +1,7 @@
-"""Samples as pairs of segments: which two spans of a shard share [CLS] a [SEP] b [SEP], and what is asked of them.
+"""Samples as pairs of segments: which two spans of a shard make [CLS] a [SEP] b [SEP], and their label.
 
-A sample is cut in two, and the question is whether the second segment follows the first: in half of the pairs it does
-not. Cut, partner and question are a hash of (seed, epoch, sample), so every epoch asks anew and nothing is saved.
-R samples.
+A sample is cut in two, and the label says whether the second segment follows the first; in half of the pairs it does
+not. Cut, partner and label are functions of (seed, epoch, sample), so epochs differ and no state is saved. R samples.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ class Pairs:
     second_starts: Array
     second_lengths: Array
     labels: Array
-    """`FOLLOWS`, `DOES_NOT_FOLLOW`, or the ignored label where nothing is asked."""
+    """`FOLLOWS`, `DOES_NOT_FOLLOW`, or the ignored label."""
 
 
 @dataclass(frozen=True)
 class PairDraws:
-    """The random numbers of samples, by what they decide."""
+    """Random numbers for samples, one stream per decision."""
 
     seed: int
     epoch: int
@@ -58,7 +57,7 @@ class PairDraws:
 
 
 class Pairing(ABC):
-    """Makes pairs of samples; a pair takes no more tokens than its sample has."""
+    """Makes pairs from samples; a pair has no more tokens than its sample."""
 
     @abstractmethod
     def check(self, shards: Shards, max_tokens: int) -> None:
@@ -70,7 +69,7 @@ class Pairing(ABC):
 
 
 class SentenceOrder(Pairing):
-    """Whether the two halves are in their order or swapped (Lan et al. 2019, section 3.1)."""
+    """Whether the two halves are in order or swapped (Lan et al. 2019, section 3.1)."""
 
     def check(self, shards: Shards, max_tokens: int) -> None:
         """Any text can be cut."""
@@ -92,8 +91,8 @@ class SentenceOrder(Pairing):
 class NextSentence(Pairing):
     """Whether the second segment continues the first or ends another document (Devlin et al. 2018, section 3.1).
 
-    A foreign segment is as long as the one it stands for, or a part of a word shorter, so that lengths give nothing
-    away. Pairs for which no other document was found have no label, whether they would have been kept or not.
+    A foreign segment is as long as the one it replaces, or shorter by part of a word, so that lengths do not give the
+    label away. Pairs for which no other document was found have no label.
     """
 
     def check(self, shards: Shards, max_tokens: int) -> None:
@@ -131,7 +130,7 @@ def build_pairing(kind: PairKind) -> Pairing:
 def cut_samples(store: TokenStore, starts: Array, lengths: Array, numbers: Array, draws: PairDraws) -> Array:
     """The length of each sample's first segment: a quarter to three quarters, at a word's beginning if known.
 
-    Tokens do not tell where sentences end, so the place is drawn. Samples too short to cut get their whole length.
+    Sentence ends are unknown, so the place is random. Samples too short to cut keep their whole length.
     """
     shortest = lengths // 4
     room = lengths - 2 * shortest
@@ -168,7 +167,7 @@ def _find_partners(
 
 
 def _walk_to_word_start(store: TokenStore, places: Array, step: Literal[-1, 1], max_steps: Array) -> Array:
-    """The nearest beginning of a word in one direction; the place itself where none is near or words are not known."""
+    """The nearest word start in one direction; the place itself if none is near or words are unknown."""
     if store.word_bits is None:
         return places
     found = places.copy()

@@ -35,7 +35,7 @@ _AGAIN = "prepare the data again with --overwrite"
 
 
 class Shards(Protocol):
-    """A corpus in pieces; only those in use need be in memory."""
+    """A corpus in shards; only those in use need to be in memory."""
 
     @property
     def num_shards(self) -> int: ...
@@ -48,15 +48,15 @@ class Shards(Protocol):
 
     @property
     def weights(self) -> Sequence[float]:
-        """How often each shard is gone through in an epoch."""
+        """How often each shard is read in an epoch."""
 
     def store(self, shard: int) -> TokenStore: ...
 
     def check_words(self) -> None:
-        """Refuse a corpus of which it is not known where words begin."""
+        """Refuse a corpus without word boundaries."""
 
     def row_counts(self, row_length: int, window: int) -> list[int] | None:
-        """Rows of each shard, where they are known without packing it."""
+        """The number of rows of each shard, if known without packing."""
 
     def remember_row_counts(self, row_length: int, window: int, counts: list[int]) -> None: ...
 
@@ -121,7 +121,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Manifest:
-    """What every manifest has, whatever else is in it."""
+    """The fields that every manifest has."""
 
     key: str
     tokenizer_sha256: str
@@ -135,7 +135,7 @@ class _Manifest:
 
 
 def _list_shards(manifest: _Manifest, folder: Path, split: str) -> list[ShardInfo]:
-    """Those of a split; a list that lost some of them is damage, not a smaller corpus."""
+    """The shards of a split; a missing one is damage, not a smaller corpus."""
     place = f"{folder / MANIFEST_FILE} does not list all shards"
     infos = manifest.splits.get(split, [])
     num_tokens = sum(info.num_tokens for infos in manifest.splits.values() for info in infos)
@@ -200,7 +200,7 @@ class PreparedShards:
         return counts if is_whole else None
 
     def remember_row_counts(self, row_length: int, window: int, counts: list[int]) -> None:
-        """Keep them beside the shards, unless the folder is read-only."""
+        """Store row counts beside the shards, unless the folder is read-only."""
         values = {"shards": [info.lengths_sha256 for info in self.infos], "counts": counts}
         try:
             write_text(self._rows_file(row_length, window), json.dumps(values) + "\n")
@@ -208,7 +208,7 @@ class PreparedShards:
             return
 
     def _open(self, shard: int) -> TokenStore:
-        """Map a shard's files, compared with their checksums: a few milliseconds, and the pages are needed anyway."""
+        """Memory-map a shard's files and verify their checksums, which takes a few milliseconds."""
         info = self.infos[shard]
         ids = _map_file(self._path(info, "ids"), info.ids_dtype, info.num_tokens, info.ids_sha256)
         lengths = _map_file(self._path(info, "lengths"), info.lengths_dtype, info.num_documents, info.lengths_sha256)
@@ -227,7 +227,7 @@ class PreparedShards:
 
 
 def is_prepared(folder: str | Path) -> bool:
-    """Whether a folder holds a manifest of ours; other programs write files of that name too."""
+    """Whether a folder holds Maskwright's manifest; other programs use the same file name."""
     restore_folder(Path(folder))
     file = Path(folder) / MANIFEST_FILE
     return file.is_file() and {"key", "splits"} <= set(read_json(file))

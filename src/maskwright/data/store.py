@@ -1,4 +1,4 @@
-"""A tokenized corpus in memory or mapped from a file, and its cutting into samples that fit a row."""
+"""A tokenized corpus in memory or memory-mapped, and its samples, which fit a row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TokenStore:
     ids: NDArray[np.integer]
     offsets: NDArray[np.int64]
     word_bits: NDArray[np.uint8] | None = None
-    """A bit for each id, eight to a byte as `np.packbits` lays them: whether a word begins there. None: not known."""
+    """A bit for each id, from `np.packbits`: whether a word begins there. None: unknown."""
 
     @classmethod
     def from_documents(cls, documents: Iterable[Sequence[int]], vocab_size: int) -> TokenStore:
@@ -47,7 +47,7 @@ class TokenStore:
         return len(self.ids)
 
     def count_ids(self, vocab_size: int) -> NDArray[np.int64]:
-        """How often each id occurs; counted in parts, since numpy makes 64 bits of each id for it."""
+        """How often each id occurs; counted in parts, since numpy converts ids to 64 bits."""
         counts = np.zeros(max(vocab_size, 1 + int(self.ids.max(initial=0))), dtype=np.int64)
         for start in range(0, len(self.ids), _COUNTED_IDS):
             counts += np.bincount(self.ids[start : start + _COUNTED_IDS], minlength=len(counts))
@@ -55,7 +55,7 @@ class TokenStore:
 
 
 class StoreBuilder:
-    """Makes a store of documents that come part by part; with a `file`, the ids are there and not in memory."""
+    """Builds a store from documents that arrive in parts; with a `file`, ids are stored there instead of in memory."""
 
     def __init__(self, vocab_size: int, with_words: bool, file: IO[bytes] | None = None) -> None:
         self._dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
@@ -64,12 +64,12 @@ class StoreBuilder:
         self._lengths: list[NDArray[np.integer]] = []
         self._word_bits: list[NDArray[np.uint8]] = []
         self._pending_words = np.empty(0, bool) if with_words else None
-        """Beginnings of words that do not fill a byte yet."""
+        """Word starts that do not fill a byte yet."""
 
     def add(
         self, ids: NDArray[np.integer], lengths: NDArray[np.integer], word_starts: NDArray[np.bool_] | None = None
     ) -> None:
-        """Documents of these lengths one after another, and which ids begin a word, if that is to be known."""
+        """Add documents of these lengths, one after another, and which ids begin a word, if known."""
         ids = ids.astype(self._dtype)
         if self._file is None:
             self._ids.append(ids)

@@ -1,4 +1,4 @@
-"""How well answers agree with labels, by measures that are no mean over items. n items, S runs of a model."""
+"""Agreement of answers and labels, by measures that are not means over items. n items, S runs of a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONSTANT = 1e-12
 
 @dataclass(frozen=True)
 class Agreement:
-    """One of `METRICS`, averaged over the runs. Classes are given as their numbers, in answers and labels alike."""
+    """One of `METRICS`, averaged over the runs. Answers and labels hold class indices."""
 
     name: str
     answers: Floats
@@ -76,7 +76,7 @@ def compute_f1(answers: Floats, labels: Floats) -> Floats:
 
 
 def compute_pearson(answers: Floats, labels: Floats) -> Floats:
-    """NaN where one of the two is constant."""
+    """NaN if one of the two is constant."""
     correlations: Floats = (_standardise(answers) * _standardise(labels[..., None])).mean(axis=-2)
     return correlations
 

@@ -1,4 +1,4 @@
-"""What a language model predicts at chosen positions of texts, or under the evaluation's fixed masks.
+"""Predictions of a language model at chosen positions of texts, or under the evaluation's fixed masks.
 
 M positions, V vocabulary.
 """
@@ -72,7 +72,7 @@ def score_answers(
 
 
 def check_finite(values: NDArray[np.float64]) -> None:
-    """A model whose weights broke down answers NaN, which no table should hide."""
+    """Refuse NaN, which a model with broken weights gives."""
     if not np.isfinite(values).all():
         raise RunError("the model gives scores that are not finite, so its weights are damaged; use another checkpoint")
 

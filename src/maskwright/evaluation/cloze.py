@@ -22,7 +22,7 @@ MASK_SPELLINGS = ("[MASK]", "<mask>")
 
 
 class Unasked(StrEnum):
-    """Why an item is not scored."""
+    """The reason why an item is not scored."""
 
     SEVERAL_MASKS = "several masked places"
     SEVERAL_TOKENS = "answer of several tokens"
@@ -33,7 +33,7 @@ class Unasked(StrEnum):
 @dataclass(frozen=True)
 class ClozeItem:
     text: str
-    """With `[MASK]` where the answer is missing."""
+    """The text with `[MASK]` in place of the answer."""
     answer: str
     relation: str
 

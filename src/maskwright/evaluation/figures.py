@@ -29,7 +29,7 @@ Groups = Mapping[tuple[str, str], NDArray[np.bool_]]
 
 @dataclass(frozen=True)
 class Measure:
-    """What a suite asks of each item: a value, or a sum over so many tokens."""
+    """One value per item, or a sum over the item's tokens."""
 
     name: str
     sums: Floats
@@ -112,7 +112,7 @@ def compute_figures(measures: Sequence[AnyMeasure], groups: Groups) -> list[Figu
 
 
 def compute_differences(first: Sequence[AnyMeasure], second: Sequence[AnyMeasure], groups: Groups) -> list[Difference]:
-    """Of the same measures of two models on the same items, perplexities left out."""
+    """Differences of two models in the same measures on the same items, without perplexities."""
     differences = [
         own.select(chosen).compare(other.select(chosen), kind, name)
         for (kind, name), chosen in groups.items()
@@ -122,7 +122,7 @@ def compute_differences(first: Sequence[AnyMeasure], second: Sequence[AnyMeasure
 
 
 def to_json(line: Figure | Difference) -> dict[str, Any]:
-    """With null where there is no number: one item has no interval."""
+    """As JSON, with null for missing numbers: one item has no interval."""
     return {
         name: None if isinstance(value, float) and math.isnan(value) else value for name, value in asdict(line).items()
     }

@@ -1,4 +1,4 @@
-"""How probable a model finds texts: perplexity, pseudo-log-likelihood of masked models, log-likelihood of causal ones.
+"""Likelihood of texts: perplexity, pseudo-log-likelihood of masked models, log-likelihood of causal ones.
 
 The pseudo-log-likelihood (Salazar et al. 2020) sums the log-probability of each token when it alone is masked. With
 `word_l2r` the tokens after it in its word are masked too (PLL-word-l2r, Kauf & Ivanova 2023): else a word of several

@@ -52,7 +52,7 @@ def read_pairs(sources: Sequence[str]) -> list[MinimalPair]:
 def judge_pairs(
     model: MaskedLanguageModel, tokenizer: Any, pairs: Sequence[MinimalPair], *, word_l2r: bool = False
 ) -> PairVerdicts:
-    """Compare the scores of `score_texts`, which are sums: a longer sentence is not favoured or made up for."""
+    """Compare the scores of `score_texts`, which are sums, without a correction for length."""
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
     scores = score_texts(model, tokenizer, sentences, word_l2r=word_l2r)
     good, bad = scores.log_likelihoods[0::2], scores.log_likelihoods[1::2]

@@ -1,4 +1,4 @@
-"""Files of evaluation items, one JSON object per line; a line that cannot be used is refused, not skipped."""
+"""Files of evaluation items, one JSON object per line; an invalid line is an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from maskwright.untrusted import shorten
 
 @dataclass(frozen=True)
 class Record:
-    """One line's object, and where it stands."""
+    """The object of a line, and its place."""
 
     where: str
     """As 'file:line'."""
@@ -30,7 +30,7 @@ class Record:
         return check_text(self.fields[field], field, self.where)
 
     def read_label(self, field: str) -> str:
-        """A group's name; the file's where the record has none."""
+        """The name of a group; the file's name if the record has none."""
         return self.read_text(field) if field in self.fields else self.name
 
     def refuse_missing(self, found: str) -> InputError:

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Interval:
-    """The middle 95% of a bootstrap; NaN when one item leaves nothing to draw from."""
+    """The middle 95% of a bootstrap; NaN for a single item."""
 
     low: float
     high: float
@@ -41,7 +41,7 @@ def compute_mean(sums: Floats, counts: Floats) -> float:
 
 
 def bootstrap_mean(sums: Floats, counts: Floats) -> Interval:
-    """Of `compute_mean`, over items drawn with replacement (Efron & Tibshirani 1993)."""
+    """The interval of `compute_mean`, over items drawn with replacement (Efron & Tibshirani 1993)."""
     drawn = _resample(np.stack([sums, counts], axis=1))
     return _take_middle(drawn[:, 0] / drawn[:, 1])
 

@@ -1,4 +1,4 @@
-"""Models to other people's formats. Called, the package is the command: `maskwright.export(model, to="onnx")`."""
+"""Export models to other formats. The package is callable, as the command: `maskwright.export(model, to="onnx")`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model card: README.md of an exported folder, made of what is known about the model and nothing else."""
+"""The model card: README.md of an exported folder, with known facts about the model only."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run folder tells of a model; empty for one whose run is not at hand."""
+    """Facts about a model from its run folder; empty if the run is not available."""
 
     config: Config | None = None
     figures: dict[str, Any] = field(default_factory=dict)
-    """Of final.json, or the steps and tokens of a checkpoint."""
+    """The figures of final.json, or the steps and tokens of a checkpoint."""
     adapted_from: str | None = None
     """The model that the run continued."""
 
 
 @dataclass(frozen=True)
 class CardOptions:
-    """What only the person who publishes the model knows."""
+    """Facts that only the publisher of the model knows."""
 
     language: str | None = None
     license: str | None = None
@@ -142,7 +142,7 @@ def _show_sentences(name: str, encoder: nn.Module) -> str:
 
 
 def show_code(*snippets: str) -> str:
-    """Names stand in them as Python literals, which have no line ends that could close the block."""
+    """Format a code block; names in it are Python literals, so no line end can close the block."""
     return "\n\n".join(f"```python\n{snippet}\n```" for snippet in snippets)
 
 
@@ -197,7 +197,7 @@ def _describe_figures(origin: Origin) -> str:
 
 
 def _describe_adaptation(origin: Origin) -> list[str]:
-    """What a run that watched forgetting measured before and after; nothing for any other."""
+    """The losses before and after a run that measured forgetting; empty for other runs."""
     figures = {name: value for name, value in origin.figures.items() if is_number(value)}
     if "forgetting" not in figures or "loss" not in figures or origin.config is None:
         return []

@@ -1,4 +1,4 @@
-"""An exported folder read back: by us, bit for bit, and by other libraries, on real text. B texts, S length."""
+"""Read an exported folder back: bit for bit with Maskwright, and with others on real text. B texts, S length."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ OWN_READER = "maskwright's own reader"
 _LARGEST_DIFFERENCE = 1e-3
 _NUM_TEXTS = 8
 _LONGEST = 256
-"""Tokens of a compared text: more than a local attention window, and quick on a CPU."""
+"""Maximum tokens of a compared text: more than a local attention window, and fast on a CPU."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far another reader's answers are from the model's own."""
+    """The difference between another library's outputs and the model's own."""
 
     reader: str
     largest_difference: float
@@ -91,7 +91,7 @@ def check_equal(expected: nn.Module, found: nn.Module, folder: Path) -> int:
 
 
 def check_tokenizer(sample: Sample, folder: Path) -> None:
-    """The ids that `AutoTokenizer` gives to the sample are ours."""
+    """Check that `AutoTokenizer` gives the same ids for the sample."""
     theirs = import_module("transformers").AutoTokenizer.from_pretrained(str(folder))
     for text, row in zip(sample.texts, sample.rows, strict=True):
         found = theirs(text, truncation=True, max_length=sample.max_length)["input_ids"]
@@ -103,7 +103,7 @@ def check_tokenizer(sample: Sample, folder: Path) -> None:
 
 
 def compare(reader: str, expected: Sequence[Tensor], found: Sequence[Tensor], sample: Sample) -> Comparison:
-    """One tensor to a text on each side; a difference that is too large, or no number, ends the export."""
+    """Compare one tensor per text on each side; a difference that is too large or NaN is an error."""
     differences = [float((a.float() - b.float()).abs().max()) for a, b in zip(expected, found, strict=True)]
     # max() would let a NaN in any place but the first go unseen
     largest = next((value for value in differences if value != value), max(differences))
@@ -116,12 +116,12 @@ def compare(reader: str, expected: Sequence[Tensor], found: Sequence[Tensor], sa
 
 
 def split_rows(output: Tensor, sample: Sample) -> list[Tensor]:
-    """(B, S, ...) to one tensor to a text, without padding."""
+    """Split (B, S, ...) into one tensor per text, without padding."""
     return [row[: len(ids)].cpu() for row, ids in zip(output, sample.rows, strict=True)]
 
 
 def find_reader(package: str) -> str | None:
-    """The name and version of a library that is installed."""
+    """The name and version of a library, if it is installed."""
     if find_spec(package) is None:
         return None
     return f"{package.replace('_', '-')} {import_module(package).__version__}"

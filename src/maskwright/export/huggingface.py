@@ -68,7 +68,7 @@ def export_huggingface(
 ) -> Comparison:
     """Write the folder, read it back and compare logits on the texts.
 
-    A model that the layout cannot hold is an `InputError`, an answer that differs a `RunError`.
+    A model that the layout cannot represent is an `InputError`, a difference in the logits a `RunError`.
     """
     refuse("Hugging Face's layout", find_obstacles(model))
     layout = TheirLayout("AutoModelForMaskedLM", MaskedLanguageModel.from_pretrained, split_rows)
@@ -77,10 +77,10 @@ def export_huggingface(
 
 @dataclass(frozen=True)
 class TheirLayout:
-    """How a model that was written is read again, by them and by us."""
+    """How an exported model is loaded, by transformers and by Maskwright."""
 
     architecture: str
-    """Their class."""
+    """The class in transformers."""
     read: Callable[[Path], nn.Module]
     split: Callable[[Tensor, Sample], list[Tensor]]
     """One tensor to a text from the logits, without padding."""
@@ -121,14 +121,14 @@ def refuse(layout: str, obstacles: Sequence[str]) -> None:
 
 
 def _check_type(folder: Path) -> None:
-    """Saving has the last word on what their layout can hold."""
+    """Refuse a model that was saved under a type of our own."""
     model_type = str(read_json(folder / CONFIG_FILE)["model_type"])
     if model_type.startswith(OWN_TYPE_PREFIX):
         raise InputError(f"Hugging Face's layout cannot hold this model: it can only be saved as our own {model_type}")
 
 
 def complete_settings(folder: Path, encoder: nn.Module, tokenizer: Tokenizer) -> None:
-    """Add what their loaders look for beside the model's shape: precision, special tokens, the longest input."""
+    """Add settings that their loaders read: dtype, special tokens, the longest input."""
     config = read_json(folder / CONFIG_FILE)
     config["dtype"] = str(next(encoder.parameters()).dtype).removeprefix("torch.")
     if isinstance(encoder, PackedEncoder):
@@ -191,7 +191,7 @@ _IS_CAUSAL = "it continues text (training.mode=clm), where a token sees what com
 
 
 def find_obstacles(model: MaskedLanguageModel) -> list[str]:
-    """What keeps the whole model from being read as theirs; nothing if it can be."""
+    """Reasons why other libraries cannot load the whole model; empty if they can."""
     if model.mlm_head is not None:
         return []
     obstacles = find_pooling_obstacles(model)
@@ -206,7 +206,7 @@ def find_obstacles(model: MaskedLanguageModel) -> list[str]:
 
 
 def find_pooling_obstacles(model: MaskedLanguageModel) -> list[str]:
-    """What keeps the encoder alone from being read as theirs, whatever the prediction head."""
+    """Reasons why other libraries cannot load the encoder alone, whatever its prediction head."""
     if model.mlm_head is not None:
         return [
             f"{type(model.encoder).__name__} is read through transformers; export it with --to hf, and"
@@ -216,7 +216,7 @@ def find_pooling_obstacles(model: MaskedLanguageModel) -> list[str]:
 
 
 def find_encoder_obstacles(encoder: nn.Module) -> list[str]:
-    """What keeps the encoder from being read as theirs, whatever stands on it."""
+    """Reasons why other libraries cannot load the encoder, whatever its head."""
     if isinstance(encoder, TransformersEncoder):
         return []
     if not isinstance(encoder, PackedEncoder):
@@ -343,7 +343,7 @@ def embed_by_mean(encoder: nn.Module, sample: Sample) -> Tensor:
 def _choose_reader(
     folder: Path, sample: Sample, read_back: PackedEncoder, say: Callable[[str], None]
 ) -> tuple[str, Tensor]:
-    """The vectors by the library itself where it is installed, else by the nearest to it that is."""
+    """Vectors from sentence-transformers if it is installed, else from transformers, else from Maskwright."""
     if (reader := find_reader("sentence_transformers")) is not None:
         return reader, _embed_by_theirs(folder, sample)
     if (reader := find_reader("transformers")) is not None:

@@ -1,4 +1,4 @@
-"""What a version of a model costs and how well it answers: size, latency and held-out loss."""
+"""Measure a version of a model: size, latency and held-out loss."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _PATIENCE_S = 2.0
 class Question:
     inputs: Inputs
     labels: Tensor
-    """(batch, length) ids that the logits there should name, -100 elsewhere."""
+    """(batch, length) ids to predict, -100 elsewhere."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What is measured of one version of a model."""
+    """The measurements of one version of a model."""
 
     size_bytes: int
     latency_ms: dict[int, float]
@@ -50,12 +50,12 @@ class Figures:
 
 @dataclass(frozen=True)
 class Exam:
-    """What every version of a model is asked, and timed on."""
+    """The batches that every version of a model is evaluated and timed on."""
 
     questions: list[Question]
     timed: dict[int, Inputs]
     length: int
-    """Tokens to a row of the timed batches."""
+    """Tokens per row of the timed batches."""
 
     @property
     def num_asked(self) -> int:
@@ -69,7 +69,7 @@ class Exam:
 def build_exam(
     model: MaskedLanguageModel, tokenizer: Tokenizer, texts: Sequence[str], names: list[str], max_length: int
 ) -> Exam:
-    """Of up to 256 texts, an even choice, the first 128 tokens each; the masks are those of every evaluation."""
+    """The first 128 tokens of up to 256 evenly chosen texts, with the masks of every evaluation."""
     chosen = texts[:: max(1, len(texts) // _MOST_TEXTS)][:_MOST_TEXTS]
     encoded = [ids for ids in tokenizer.encode_batch(chosen) if ids]
     length = min(max_length, MEASURED_LENGTH)
@@ -97,7 +97,7 @@ def _ask(model: MaskedLanguageModel, rows: list[list[int]], names: list[str], pa
 
 
 def _corrupt(model: MaskedLanguageModel, batch: PackedBatch) -> CorruptedBatch:
-    """Next tokens only of a model whose `forward` does not see them: some trained for both see both sides there."""
+    """Labels are next tokens only for models with causal `forward`; hybrid models may see both sides there."""
     if model.find_causal(batch) is not None:
         return model.corrupt_for_evaluation(batch, EVALUATION_SEED, EVALUATION_RATIO)
     masked = model.token_masker.corrupt(batch, EVALUATION_RATIO, EVALUATION_SEED, 0)
@@ -115,7 +115,7 @@ def name_inputs(input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64] 
 
 
 def _compute_loss(answer: Answer, questions: list[Question]) -> float:
-    """Mean cross-entropy in nats over all that is asked."""
+    """Mean cross-entropy in nats over all labels."""
     loss_sum, num_asked = 0.0, 0
     for question in questions:
         is_asked = question.labels >= 0

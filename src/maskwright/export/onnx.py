@@ -47,7 +47,7 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer
 GRAPH_FILE = "model.onnx"
 INT8_FILE = "model_int8.onnx"
 _USUAL_MAX_LENGTH = 512
-"""What an encoder that does not say how long its input may be is checked up to."""
+"""The length up to which an encoder of unknown maximum length is checked."""
 _NOTABLE_LOSS = 0.1
 
 Say = Callable[[str], None]
@@ -66,7 +66,7 @@ def export_onnx(
     """Write `model.onnx` (and `model_int8.onnx`), config.json and the tokenizer into `folder`, which may exist.
 
     The graph is compared with torch first; if it computes something else, nothing is written. `texts` are held-out
-    ones to measure the loss on. The answer holds the figures that were said.
+    texts to measure the loss on. Returns the reported figures.
     """
     check_packages()
     model = copy.deepcopy(model).cpu().float().eval()
@@ -113,7 +113,7 @@ class _Exam(Protocol[FiguresT_co]):
 
 
 def measure_versions(model: ExportedModel, place: Path, exam: _Exam[FiguresT_co]) -> dict[str, FiguresT_co]:
-    """What an exam says of the model in torch and of each graph in a folder."""
+    """Measure the model in torch and each graph in a folder."""
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     versions = {"torch fp32": exam.measure(answer_with_torch(model), size)}
     for name, file in (("onnx fp32", place / GRAPH_FILE), ("onnx int8", place / INT8_FILE)):
@@ -123,7 +123,7 @@ def measure_versions(model: ExportedModel, place: Path, exam: _Exam[FiguresT_co]
 
 
 def describe_versions(versions: Mapping[str, Any], agreement: Agreement, length: int, **asked: int) -> dict[str, Any]:
-    """What was measured as plain values; `asked` says on how much."""
+    """The measurements as plain values; `asked` describes their data."""
     return {
         "largest_difference": agreement.largest_difference,
         "longest_checked": agreement.longest,
@@ -135,7 +135,7 @@ def describe_versions(versions: Mapping[str, Any], agreement: Agreement, length:
 
 
 def _measure_size(file: Path) -> int:
-    """Bytes of a graph, with those of weights beside it."""
+    """Bytes of a graph, with its weights file."""
     data = file.with_name(name_data_file(file))
     return sum(part.stat().st_size for part in (file, data) if part.exists())
 
@@ -186,7 +186,7 @@ def quantize_graph(source: Path, target: Path) -> None:
 
 
 def quantize_tables(graph: Any) -> None:
-    """Put int8 tables in the place of those that tokens are looked up in or that hidden states are multiplied by."""
+    """Replace tables for lookups and for products with hidden states by int8 tables."""
     matrices = [tensor for tensor in graph.initializer if len(tensor.dims) == 2]
     for table in matrices:
         users = _TableUsers(graph, table.name)
@@ -195,7 +195,7 @@ def quantize_tables(graph: Any) -> None:
 
 
 class _TableUsers:
-    """The nodes that use one table in a way that int8 can serve."""
+    """The nodes that use a table in a way that int8 supports."""
 
     def __init__(self, graph: Any, table: str) -> None:
         users = [node for node in graph.node if table in node.input]
@@ -247,7 +247,7 @@ def _look_up(table: _TableNames, ids: str, output: str) -> list[Any]:
 
 
 def _project(table: _TableNames, hidden: str, output: str) -> list[Any]:
-    """As onnxruntime's tool writes a product, so that its session finds the same fast kernel."""
+    """Write a product as onnxruntime's tool does, so that its session finds the same fast kernel."""
     onnx = import_package("onnx")
     make = onnx.helper.make_node
     quantized, scale, zero_point = (f"{output}_hidden_{part}" for part in ("int8", "scale", "zero_point"))
@@ -262,7 +262,7 @@ def _project(table: _TableNames, hidden: str, output: str) -> list[Any]:
 
 
 def quantize_rows(table: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Integers and a scale per row whose product is nearest to the table."""
+    """Quantize a table to int8 with a scale per row, rounding to nearest."""
     scales = np.abs(table).max(axis=1) / _LARGEST_WEIGHT
     scales = np.where(scales == 0, 1, scales).astype(np.float32)
     return np.rint(table / scales[:, None]).astype(np.int8), scales

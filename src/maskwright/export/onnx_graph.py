@@ -52,7 +52,7 @@ def check_packages() -> None:
 
 
 class LogitsOfPadded(nn.Module):
-    """A model as the graph's inputs see it: padded rows in, logits (batch, length, vocabulary) out, or the task's."""
+    """A module with the graph's interface: padded rows to logits (batch, length, vocabulary), or those of the task."""
 
     def __init__(self, model: ExportedModel) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class LogitsOfPadded(nn.Module):
 
 
 def find_input_names(encoder: nn.Module) -> list[str]:
-    """Segments are an input only where the encoder tells them apart."""
+    """Segments are an input only if the encoder uses them."""
     names = ["input_ids", "attention_mask"]
     return [*names, "token_type_ids"] if has_segments(encoder) else names
 
@@ -110,13 +110,13 @@ def save_graph(graph_model: Any, path: Path) -> None:
 
 
 def name_data_file(path: Path) -> str:
-    """The file of a graph's weights, where they are not in its own, as optimum and transformers.js name it."""
+    """The file of a graph's external weights, as optimum and transformers.js name it."""
     return f"{path.name}_data"
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """The exporter tells of packages it does without and prints graphs it gave up; what matters it raises."""
+    """Silence the exporter's notes on missing optional packages and its debug prints; errors are raised anyway."""
     with warnings.catch_warnings(), silence_logging(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         warnings.simplefilter("ignore")
         yield
@@ -143,7 +143,7 @@ _MOST_TOKENS_OF_MANY_ROWS = 128
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far logits are apart at most, and what inputs that was seen on."""
+    """The largest difference of logits, and the inputs it was measured on."""
 
     largest_difference: float
     longest: int

@@ -1,4 +1,4 @@
-"""The model card of a fine-tuned model: README.md of an exported folder, made of what is known and nothing else."""
+"""The model card of a fine-tuned model: README.md of an exported folder, with known facts only."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True)
 class TaskOrigin:
-    """What a fine-tuning run tells of a model; empty for one whose run is not at hand."""
+    """Facts about a model from its fine-tuning run; empty if the run is not available."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Those of task.yaml that are set."""
+    """The settings of task.yaml."""
     scores: Mapping[str, Any] = field(default_factory=dict)
-    """On the held-out examples, where these weights are those of the finished run."""
+    """Scores on held-out examples, if these are the weights of the finished run."""
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Use:
-    """What the hub calls a task, what ours is, and an example of its input."""
+    """The hub's name of a task, our name, and an example of its input."""
 
     tag: str
     kind: str

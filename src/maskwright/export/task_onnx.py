@@ -1,4 +1,4 @@
-"""Export a fine-tuned model to ONNX, in fp32 and in int8, and say what each version costs and how often it agrees.
+"""Export a fine-tuned model to ONNX, in fp32 and in int8, and report the cost and the agreement of each version.
 
 B texts, C outputs.
 """
@@ -31,12 +31,12 @@ _CLOSE_MEASURES = 0.01
 
 Say = Callable[[str], None]
 Decides = Literal["best class", "every class", "measure", "ends"]
-"""What of the logits is the answer."""
+"""How logits become a prediction."""
 
 
 @dataclass(frozen=True)
 class TaskFigures:
-    """What is measured of one version of a model."""
+    """The measurements of one version of a model."""
 
     size_bytes: int
     latency_ms: dict[int, float]
@@ -50,7 +50,7 @@ class TaskFigures:
 
 @dataclass(frozen=True)
 class _TaskExam:
-    """Texts that every version of a model answers, and torch's logits for them."""
+    """Texts for all versions of a model, with torch's logits."""
 
     batches: list[Inputs]
     expected: list[NDArray[np.float32]]
@@ -78,8 +78,8 @@ def export_task_onnx(
 ) -> dict[str, Any]:
     """Write `model.onnx` (and `model_int8.onnx`), config.json and the tokenizer into `folder`, which may exist.
 
-    The graph is compared with torch first; if it computes something else, nothing is written. `texts` are what the
-    versions' answers are compared on. The answer holds the figures that were said.
+    The graph is compared with torch first; if it computes something else, nothing is written. The versions' predictions
+    are compared on `texts`. Returns the reported figures.
     """
     check_packages()
     model = copy.deepcopy(model).cpu().float().eval()
@@ -119,7 +119,7 @@ def _leave_padding(logits: NDArray[np.float32], inputs: Inputs) -> NDArray[np.fl
 def find_same(
     found: NDArray[np.float32], wanted: NDArray[np.float32], inputs: Inputs, decides: Decides
 ) -> NDArray[np.bool_]:
-    """Where both logits stand for the same answer; two measures do where they are close."""
+    """Where both logits give the same prediction; in regression, where they are close."""
     if decides == "ends":
         is_padding = inputs["attention_mask"][..., None] == 0
         found, wanted = (np.where(is_padding, -np.inf, one).argmax(axis=1) for one in (found, wanted))

@@ -35,7 +35,7 @@ DEFAULT_SPAN_MAX_WORDS = 10
 
 
 class SpanMasker(Masker):
-    """Chooses spans; what becomes of their tokens is decided once for a span, as in SpanBERT."""
+    """Chooses spans; all tokens of a span are replaced in the same way, as in SpanBERT."""
 
     strategy = "span"
 
@@ -66,7 +66,7 @@ class SpanMasker(Masker):
 
     @property
     def max_unit_tokens(self) -> int:
-        """With exact selection the last span is cut at a word, so it is words that make the number inexact."""
+        """With exact selection the last span is cut at a word boundary, so the number is exact up to a word."""
         return MAX_WORD_TOKENS * (self.span_max_words if self.selection == "bernoulli" else 1)
 
     def _group(self, batch: PackedBatch, is_maskable: Tensor, hashes: Tensor) -> Units:
@@ -93,9 +93,9 @@ def compute_length_bounds(span_p: float, max_words: int) -> list[int]:
 def _find_span_starts(batch: PackedBatch, word: WordLayout, is_maskable: Tensor, lengths: Tensor) -> Tensor:
     """True at the first token of each span.
 
-    The lengths that stand at a document's first, second, ... token are those of its first, second, ... span. Words have
-    numbers in their document, and a span is known by its first word. Such a number, counted from the document's first
-    place, is a place too; what a span at the document's end leaves over reaches into the next one, which prevails.
+    The length drawn at a document's n-th token is that of its n-th span. Words are numbered within their document, and
+    the first word of a span identifies it. Such a number, counted from the document's start, is an index into the row;
+    the excess of the last span reaches into the next document, whose own values win.
     """
     document_starts = find_last(find_changes(batch.document_ids))
     is_word_start = is_maskable & (word.offsets == 0)
@@ -111,7 +111,7 @@ def _find_span_starts(batch: PackedBatch, word: WordLayout, is_maskable: Tensor,
 
 
 class WordMasker(Masker):
-    """Chooses words; what becomes of their tokens is decided token by token, as in BERT's whole-word masking."""
+    """Chooses words; each of their tokens is replaced on its own, as in BERT's whole-word masking."""
 
     strategy = "whole_word"
     max_unit_tokens = MAX_WORD_TOKENS

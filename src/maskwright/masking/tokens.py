@@ -28,7 +28,7 @@ MAX_WORD_TOKENS = 8
 
 @dataclass(frozen=True)
 class WordLayout:
-    """Where each token stands in its word; (B, S) each."""
+    """The place of each token in its word; (B, S) each."""
 
     first_places: Tensor
     """Where in the row its word begins."""
@@ -37,19 +37,19 @@ class WordLayout:
     sizes: Tensor
     """How many tokens its word has."""
     is_cut: Tensor
-    """True where a word begins whatever the tokenizer says: where a document does, and around special tokens."""
+    """True where a word must begin: at the start of a document and around special tokens."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """Places in the row, (B, S), whose random numbers decide on each token; None: the token's own."""
+    """Which places in the row, (B, S), lend each token their random numbers; None: its own place."""
 
     word: WordLayout | None = None
-    """What is never cut when a document's quota ends; None: single tokens."""
+    """Words, which are never cut when a document's quota ends; None: single tokens."""
     draw_places: Tensor | None = None
-    """For being chosen: the same for all tokens that are chosen together."""
+    """For the choice: the same for all tokens that are chosen together."""
     fate_places: Tensor | None = None
-    """For becoming [MASK], a random token or nothing."""
+    """For the replacement: [MASK], a random token or the token itself."""
 
 
 def lay_out_words(batch: PackedBatch, is_maskable: Tensor) -> WordLayout:
@@ -73,7 +73,7 @@ def list_places(like: Tensor) -> Tensor:
 
 
 def find_last(flags: Tensor) -> Tensor:
-    """For each token the last place up to it that has the flag; the first of a row counts as having it."""
+    """For each token the last place up to it that is flagged; the first place of a row counts as flagged."""
     return torch.where(flags, list_places(flags), 0).cummax(dim=1).values
 
 
@@ -93,7 +93,7 @@ def high_bits(hashes: Tensor) -> Tensor:
 
 
 def low_bits(hashes: Tensor) -> Tensor:
-    """Other such integers, independent of the high ones."""
+    """Uniform integers in [0, 2**32), independent of `high_bits`."""
     return hashes & (UINT32_RANGE - 1)
 
 
@@ -108,10 +108,12 @@ _STREAMS = (Stream.ROUNDING, Stream.SELECTION, Stream.CORRUPTION, Stream.REPLACE
 
 @dataclass(frozen=True)
 class CorruptedBatch(Questions):
-    """Questions about tokens: `batch` has its chosen ones replaced, `labels` (B, S) are their ids, -100 elsewhere."""
+    """A masked batch: in `batch` chosen tokens are replaced, `labels` (B, S) are their original ids, and -100
+    elsewhere.
+    """
 
     num_slots: int
-    """More slots than tokens were chosen, whatever the batch: the static size of the prediction head's input."""
+    """The static size of the prediction head's input; more slots than chosen tokens, for any batch."""
     is_causal: Tensor | None = None
     """(B, S) true for tokens that may see only what comes before them; unset, all see both sides."""
 
@@ -120,12 +122,12 @@ class CorruptedBatch(Questions):
         return self.labels != IGNORED_LABEL
 
     def num_overflowing(self) -> Tensor:
-        """Chosen tokens that find no slot, left on the device; more than 0 is next to impossible."""
+        """Chosen tokens without a slot, as a tensor on the device; almost always 0."""
         return (self.selected.sum() - self.num_slots).clamp(min=0)
 
 
 class Masker(ABC):
-    """Chooses tokens and corrupts them: mostly [MASK], sometimes a random token, sometimes nothing."""
+    """Chooses tokens and replaces them: mostly by [MASK], sometimes by a random token; some stay unchanged."""
 
     strategy: ClassVar[Strategy]
 
@@ -155,10 +157,10 @@ class Masker(ABC):
 
     @abstractmethod
     def _group(self, batch: PackedBatch, is_maskable: Tensor, hashes: Tensor) -> Units:
-        """What is chosen as one; the low bits of `hashes` are free to use."""
+        """Which tokens are chosen together; the low bits of `hashes` are free to use."""
 
     def settings(self) -> dict[str, Any]:
-        """How it masks, as arguments of `build_masker`."""
+        """The settings of this masker, as arguments of `build_masker`."""
         return {
             "strategy": self.strategy,
             "random_token_ratio": self.random_token_ratio,
@@ -168,7 +170,7 @@ class Masker(ABC):
 
     @cached_property
     def token_masker(self) -> TokenMasker:
-        """Masks single tokens in BERT's way: what models are measured by, however they were trained."""
+        """A masker of single tokens in BERT's way, used to evaluate all models, however they were trained."""
         specials = torch.nonzero(self._is_special).flatten().tolist()
         return TokenMasker(len(self._is_special), self.mask_token_id, specials)
 
@@ -237,10 +239,10 @@ def select_exact_share(
 ) -> Tensor:
     """In each document the tokens with the smallest draws, until they are `ratio * n` of its n maskable ones.
 
-    The last token is taken or left at random so that the expected number is exact; `rounding` is the same for all
-    tokens of a document. With `word`, words are taken as wholes: one of s tokens of which only r fit is taken with
-    probability r / s, so that the expectation stays exact and the number is off by less than s. Draws must then be the
-    same for all tokens of a word.
+    The last token is chosen at random so that the expected number is exact; `rounding` is the same for all tokens of a
+    document. With `word`, whole words are chosen: one of s tokens of which only r fit is taken with probability r / s,
+    so that the expectation stays exact and the number is off by less than s. Draws must then be the same for all tokens
+    of a word.
     """
     num_rows, length = document_ids.shape
     document_ids = document_ids.long()

@@ -1,4 +1,6 @@
-"""Encoders. Each family is described in a file of its own, its names in Hugging Face's files included; all are here."""
+"""The encoder families. Each is described in its own file, including its names in Hugging Face's files; all are listed
+here.
+"""
 
 from __future__ import annotations
 

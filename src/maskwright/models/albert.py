@@ -23,7 +23,7 @@ class AlbertConfig(BertConfig):
     num_attention_heads: int = 64
     intermediate_size: int = 16384
     num_hidden_groups: int = 1
-    """Layers with weights of their own; each serves an equal run of the depth."""
+    """Layers with their own weights; each is used for an equal number of consecutive layers."""
     hidden_act: str = "gelu_new"
     hidden_dropout_prob: float = 0.0
     attention_probs_dropout_prob: float = 0.0

@@ -1,7 +1,7 @@
 """One way to run any encoder on packed rows.
 
-Ours read the rows as they are; a foreign encoder gets a padded view, one document per row, and its answer is laid
-back into the rows. B rows, S row length, D width.
+Native encoders read packed rows; a foreign encoder gets a padded view, one document per row, and its hidden states are
+written back into the rows. B rows, S row length, D width.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from maskwright.models.encoder import EncoderOutput, PackedEncoder
 
 
 def encode(encoder: nn.Module, batch: PackedBatch, is_causal: Tensor | None = None) -> Tensor:
-    """Hidden states (B, S, D) of a packed batch; those of padding tokens mean nothing.
+    """Hidden states (B, S, D) of a packed batch; those of padding tokens are meaningless.
 
     `is_causal` (B, S) is true for tokens that see only what comes before them; foreign encoders cannot do that.
     """
@@ -55,7 +55,7 @@ def call_foreign(encoder: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 def _call_keras(encoder: Any, inputs: Mapping[str, Tensor]) -> Any:
-    """Its `forward` takes anything, so `call` is asked; it is told at every call whether it trains."""
+    """Keras' `forward` takes any arguments, so the signature of `call` is used; `training` is given with every call."""
     parameters = inspect.signature(encoder.call).parameters
     if "input_ids" in parameters:
         accepted = {name: value for name, value in inputs.items() if name in parameters}
@@ -88,20 +88,20 @@ def find_hidden_size(encoder: nn.Module) -> int:
 
 
 def name_encoder(encoder: nn.Module) -> str:
-    """The name of its class; of one of theirs with a head on it, that of the encoder alone."""
+    """The name of the encoder's class; for a model of transformers with a head, the class of its encoder."""
     return type(getattr(encoder, "base_model", encoder)).__name__
 
 
 def has_segments(encoder: nn.Module) -> bool:
-    """Whether it tells the two texts of a pair apart by `token_type_ids`; others may refuse them."""
+    """Whether the encoder takes `token_type_ids` for the two texts of a pair; others may refuse them."""
     num_segments = getattr(getattr(encoder, "config", None), "type_vocab_size", 0)
     return isinstance(num_segments, int) and num_segments > 1
 
 
 def find_max_length(encoder: nn.Module) -> int | None:
-    """The longest input an encoder takes, if it says.
+    """The longest input an encoder takes; None if unknown.
 
-    RoBERTa and others of transformers number positions behind that of padding, and so read fewer rows than they have.
+    RoBERTa and others in transformers start positions after that of padding, and so use fewer rows than they have.
     """
     if isinstance(encoder, PackedEncoder):
         return encoder.max_length
@@ -115,7 +115,7 @@ def find_max_length(encoder: nn.Module) -> int | None:
 
 
 def find_input_embedding(encoder: nn.Module) -> nn.Embedding | None:
-    """The table that turns token ids into vectors: by the encoder's own word, else its largest embedding."""
+    """The embedding table of token ids: from `get_input_embeddings`, else the encoder's largest embedding."""
     get_input_embeddings: Any = getattr(encoder, "get_input_embeddings", None)
     if get_input_embeddings is not None:
         embedding = get_input_embeddings()
@@ -125,13 +125,13 @@ def find_input_embedding(encoder: nn.Module) -> nn.Embedding | None:
 
 
 def count_tokens(encoder: nn.Module) -> int:
-    """The tokens that it has a vector for; 0 where it does not tell."""
+    """The number of tokens in an encoder's embedding table; 0 if unknown."""
     embedding = find_input_embedding(encoder)
     return 0 if embedding is None else embedding.num_embeddings
 
 
 def recompute_activations(encoder: nn.Module, enabled: bool) -> None:
-    """Let an encoder trade time for memory: its layers' inner results are computed twice instead of kept."""
+    """Enable activation checkpointing in an encoder: less memory, more time."""
     if isinstance(encoder, PackedEncoder):
         encoder.recomputes_activations = enabled
     elif enabled:
@@ -145,12 +145,12 @@ def recompute_activations(encoder: nn.Module, enabled: bool) -> None:
 
 
 def is_keras(encoder: nn.Module) -> bool:
-    """Whether it is a model of Keras 3 on its torch backend: a module whose weights go by numbered names."""
+    """Whether a module is a Keras 3 model on the torch backend, whose weights have numbered names."""
     return any(base.__module__.partition(".")[0] == "keras" for base in type(encoder).__mro__)
 
 
 def check_has_weights(encoder: nn.Module) -> None:
-    """Catch a Keras model that makes its weights at its first call, too late for an optimizer to see them."""
+    """Refuse a Keras model that is not built yet, because an optimizer would miss its weights."""
     if is_keras(encoder) and not getattr(encoder, "built", True):
         raise InputError(
             f"{type(encoder).__name__} has no weights yet; call it once on a batch such as"
@@ -159,7 +159,7 @@ def check_has_weights(encoder: nn.Module) -> None:
 
 
 def find_stable_names(encoder: nn.Module) -> dict[str, str]:
-    """Names for a file, by those in the state: Keras counts layers of a process, so a second `dense` is `dense_1`."""
+    """Stable names of weights for a file: Keras numbers layers per process, so a second `dense` is `dense_1`."""
     state = encoder.state_dict(keep_vars=True)
     if not is_keras(encoder):
         return {name: name for name in state}

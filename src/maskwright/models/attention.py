@@ -1,4 +1,4 @@
-"""Attention within documents: the only place that knows rows hold several of them.
+"""Attention within documents; no other module needs to know that a row holds several.
 
 Compiled layers get FlexAttention's block masks, where blocks that share no document cost nothing.
 B rows, S row length, D width, H attention heads, K head size, N blocks of a row.
@@ -18,7 +18,7 @@ from maskwright.batch import PADDING_DOCUMENT
 from maskwright.models.layers import Linear, StackedLinear, drop
 
 AttentionMask = Tensor | BlockMask | None
-"""What tokens may see: a dense mask, scores to add, or blocks for compiled layers; None where all is seen."""
+"""An attention mask: a dense mask, scores to add, or blocks for compiled layers; None if all tokens see each other."""
 BLOCK_SIZE = 128
 _SHORT_OPTIONS: Any = {
     "fwd_BLOCK_M": 128,
@@ -32,7 +32,7 @@ _SHORT_OPTIONS: Any = {
     "bwd_num_warps": 4,
     "bwd_num_stages": 2,
 }
-"""What was quickest on an H200 for heads of 64 and short documents (docs/experiments.md)."""
+"""The fastest tile sizes on an H200 for heads of 64 and short documents (docs/experiments.md)."""
 _SHORT_HEAD = 64
 _HEAD_SIZES = (16, 32, 64, 128, 256)
 Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -62,7 +62,9 @@ def limit_to_window(attention_mask: Tensor | None, positions: Tensor, half_windo
 
 
 class Rotation:
-    """Rotary position embedding (Su et al. 2021): turns pairs of query and key features by angles set by position."""
+    """Rotary position embedding (Su et al. 2021): rotates pairs of query and key features by angles that depend on the
+    position.
+    """
 
     def __init__(self, positions: Tensor, head_size: int, theta: float | Tensor) -> None:
         frequencies = theta ** (
@@ -119,7 +121,7 @@ class SelfAttention(nn.Module):
 
 
 def _attend_dropping(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, rate: float) -> Tensor:
-    """The steps that torch takes where weights are dropped, with cheaper draws."""
+    """Attention with dropout, as torch computes it, but with cheaper random numbers."""
     scores = (query * query.shape[-1] ** -0.5) @ key.mT
     if attention_mask is not None:
         is_added = attention_mask.is_floating_point()
@@ -128,7 +130,7 @@ def _attend_dropping(query: Tensor, key: Tensor, value: Tensor, attention_mask: 
 
 
 def supports_blocks(hidden: Tensor, head_size: int, dropout: float) -> bool:
-    """FlexAttention has no dropout, and kernels for these head sizes only.
+    """Whether FlexAttention can be used: it has no dropout, and kernels for these head sizes only.
 
     That of rows shorter than a block took torch 2.11 more than four minutes to compile for heads of 128 in fp32, of
     which all products are unrolled.
@@ -139,7 +141,7 @@ def supports_blocks(hidden: Tensor, head_size: int, dropout: float) -> bool:
 
 
 def choose_kernel_options(query: Tensor) -> Any:
-    """Sizes of FlexAttention's tiles for queries (B, H, S, K); None: its own choice.
+    """Tile sizes of FlexAttention for queries (B, H, S, K); None for its defaults.
 
     Rows must be whole tiles: with 128 queries to a tile, torch 2.11's forward kernel gave NaN or garbage for rows of
     16, 32 and 64, and wrong numbers for rows of 320.
@@ -207,7 +209,7 @@ def _list_blocks(is_chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _build_mask(document_ids: Tensor, is_causal: Tensor | None, half_window: int | None) -> Mask:
-    """Whether one token sees another; each kind is a function of its own, as a kernel is compiled for each."""
+    """The function that tells whether one token sees another; one function per kind of mask, as each is compiled."""
     if is_causal is not None and half_window is not None:
         return lambda row, head, query, key: (
             _share(document_ids, row, query, key)

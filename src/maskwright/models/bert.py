@@ -70,7 +70,7 @@ class BertEmbeddings(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        """(B, S, E); segments change nothing in a family that has none, or one for all tokens."""
+        """(B, S, E); segments have no effect in a family without segment embeddings."""
         words = self.word(input_ids)
         if self.token_type is not None:
             is_told = token_type_ids is not None and self.token_type.num_embeddings > 1
@@ -79,7 +79,7 @@ class BertEmbeddings(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Attention and feed-forward, each added to its input and normalised after."""
+    """Attention and feed-forward, each with a residual connection and a norm after it (post-norm)."""
 
     def __init__(self, config: BertConfig, stochastic_depth_rate: float) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class BERT(PackedEncoder):
         return float(self.config.attention_probs_dropout_prob)
 
     def build_embedding_projection(self) -> nn.Module:
-        """From the embeddings' width to the layers'."""
+        """The projection from the embeddings' width to the layers'."""
         return nn.Identity()
 
     def get_input_embeddings(self) -> nn.Embedding:

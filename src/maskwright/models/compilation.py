@@ -1,7 +1,7 @@
-"""Layers as compiled kernels: each kind of layer is compiled once, however often a model has it.
+"""Compile layers: each kind of layer is compiled once, however many a model has.
 
-Compiling layers rather than the whole model makes the wait before the first step short, and lets gradients of one layer
-be exchanged while the next one is computed.
+Compiling layers instead of the whole model shortens the wait before the first step, and lets DDP exchange the gradients
+of one layer while those of the next are computed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _call(layer: nn.Module, weights: dict[str, Tensor], inputs: tuple[Any, ...])
 
 
 class LayerCompiler:
-    """Runs layers on rows of the first shape seen, and of a few others that come twice in a row.
+    """Runs compiled layers for the first shape of rows seen, and for a few others that come twice in a row.
 
     The last batch of an epoch, which is smaller, is not worth a compilation; batches that grow are.
     """
@@ -36,11 +36,11 @@ class LayerCompiler:
         self._call = torch.compile(_call, fullgraph=True, dynamic=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy of a model begins anew, since kernels cannot be copied."""
+        """A copied model starts with a new compiler, since kernels cannot be copied."""
         return type(self), ()
 
     def see(self, hidden: Tensor) -> None:
-        """Take note of what the first layer gets in training."""
+        """Record the shape of the first layer's input in training."""
         is_wanted = not self._shapes or hidden.shape == self._last
         if is_wanted and hidden.shape not in self._shapes and len(self._shapes) < _MOST_SHAPES:
             self._shapes.append(hidden.shape)
@@ -56,9 +56,9 @@ class LayerCompiler:
 
 
 class FunctionCompiler:
-    """Runs functions compiled, for any length of the tensors among their inputs but the `fixed` ones, which come last.
+    """Runs functions compiled, with dynamic lengths for all tensor inputs except the last `fixed` ones.
 
-    A copy begins anew.
+    A copied model starts with a new compiler.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class FunctionCompiler:
 
 
 def _cast_weights(layer: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    """A layer's weights in the numbers it computes in, all cast by one kernel instead of one each."""
+    """A layer's weights in its compute dtype, all cast by one kernel instead of one each."""
     weights: dict[str, Tensor] = dict(layer.named_parameters())
     if all(weight.dtype == dtype for weight in weights.values()):
         return weights

@@ -1,7 +1,7 @@
-"""What every native encoder has in common, its way from and to a model folder included.
+"""The base class of native encoders, which also reads and writes model folders.
 
-A model that Hugging Face's architecture can express is written under its `model_type`, so that other tools read it;
-any other is written under a type of ours, so that they refuse it rather than compute something different.
+A model that Hugging Face's architecture can express is saved under its `model_type`, so that other tools can load it.
+Any other is saved under our own type, so that other tools refuse it instead of computing something different.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class PackedEncoder(nn.Module, ABC):
     has_mlm_transform: ClassVar[bool] = True
     """Whether this family's prediction head has a dense layer and a norm before the output."""
     stretching_settings: ClassVar[tuple[str, ...]] = ()
-    """Settings of rotary positions: they are in no weight, so a trained model can take others."""
+    """Settings of rotary positions, which no weight depends on, so a trained model can change them."""
     recomputes_activations = False
-    """Whether a layer's inner results are computed again in the backward pass instead of being kept."""
+    """Whether activation checkpointing is on."""
     layer_compiler: LayerCompiler | None = None
-    """Runs layers compiled in training, where it is set."""
+    """Compiles layers in training; None: no compilation."""
 
     @classmethod
     def from_variant(cls, variant: str, **overrides: Any) -> Self:
@@ -124,7 +124,7 @@ class PackedEncoder(nn.Module, ABC):
         write_model_folder(Path(folder), describe_encoder(self, with_head=False), copy_to_cpu(weights))
 
     def check_config(self, config: Any) -> None:
-        """Refuse what an encoder cannot be built of."""
+        """Refuse a configuration of the wrong type."""
         if not isinstance(config, EncoderShape):
             name, kind = type(self).__name__, self.config_class.__name__
             raise InputError(
@@ -162,7 +162,7 @@ class PackedEncoder(nn.Module, ABC):
     @property
     @abstractmethod
     def attention_dropout(self) -> float:
-        """Share of attention weights left out in training."""
+        """Dropout of attention weights."""
 
     @property
     def head_activation(self) -> str:
@@ -189,7 +189,7 @@ class PackedEncoder(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        """What the first layer takes, (B, S, D); positions are (S,) or (B, S)."""
+        """Embeddings (B, S, D), the input of the first layer; positions are (S,) or (B, S)."""
 
     @abstractmethod
     def run_layers(
@@ -237,7 +237,7 @@ class PackedEncoder(nn.Module, ABC):
         return EncoderOutput(last_hidden_state=self.run_layers(embedded, positions, document_ids, is_causal))
 
     def _describe_ids(self, input_ids: Tensor, token_type_ids: Tensor | None) -> str:
-        """Which id no table has a row for."""
+        """A sentence about the id that is outside of an embedding table."""
         for name, ids, size in (
             ("token ids", input_ids, self.vocab_size),
             ("token_type_ids", token_type_ids, int(getattr(self.config, "type_vocab_size", 0))),
@@ -249,15 +249,15 @@ class PackedEncoder(nn.Module, ABC):
         return f"the input has positions beyond the model's {self.max_length}"
 
     def save(self, *args: Any, **options: Any) -> NoReturn:
-        """Keras' name, which says what to call."""
+        """Keras' name for saving; the error says what to call."""
         raise InputError("an encoder is saved by encoder.save_pretrained(folder)")
 
     def stretch(self, settings: Mapping[str, Any], ramp_share: float = 0.0) -> None:
-        """Take other `stretching_settings`: at once, or over the first share of a run where they can grow."""
+        """Change `stretching_settings`: at once, or gradually over the first `ramp_share` of a run."""
         self.config = replace(self.config, **settings)
 
     def follow(self, progress: float) -> None:
-        """Take note of how much of a run is done, where something of the encoder changes with it."""
+        """Update what changes with the progress of a run."""
 
     def build_mask(
         self,
@@ -267,7 +267,7 @@ class PackedEncoder(nn.Module, ABC):
         is_causal: Tensor | None = None,
         half_window: int | None = None,
     ) -> AttentionMask:
-        """What tokens may see: their own document, at most `half_window` places away where it is given."""
+        """The attention mask: tokens see their own document, at most `half_window` places away if given."""
         head_size = self.hidden_size // self.config.num_attention_heads
         if (
             document_ids is not None
@@ -297,7 +297,9 @@ class PackedEncoder(nn.Module, ABC):
 
 
 def _as_computed(embedded: Tensor) -> Tensor:
-    """In bf16 where products are: half the memory between layers. fp16 has too small a range for sums over layers."""
+    """Cast hidden states to bf16 if matrix products are in bf16, which halves memory; fp16's range is too small for
+    sums over layers.
+    """
     kind = embedded.device.type
     is_bf16 = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
     return embedded.to(torch.bfloat16) if is_bf16 else embedded
@@ -308,7 +310,7 @@ FAMILIES: dict[str, type[PackedEncoder]] = {}
 
 
 def find_encoder_class(config: Mapping[str, Any], folder: Path) -> type[PackedEncoder]:
-    """The encoder that a config.json names."""
+    """The encoder class for a config.json."""
     if "model_type" not in config:
         raise InputError(f"{folder / CONFIG_FILE} has no 'model_type'; add the one it is{suggest('', FAMILIES)}")
     model_type = str(config["model_type"]).removeprefix(OWN_TYPE_PREFIX)
@@ -335,7 +337,7 @@ def describe_encoder(encoder: PackedEncoder, with_head: bool, is_expressible: bo
 def build_encoder(config: Mapping[str, Any], folder: Path, weights: Mapping[str, Tensor]) -> PackedEncoder:
     """The encoder a config.json describes, to be filled with `weights`; until then its own are arbitrary.
 
-    They are compared with what the configuration asks for before memory is taken for it.
+    Their shapes are compared with the configuration before memory is allocated.
     """
     encoder = outline_encoder(config, folder)
     _check_shapes(encoder, weights, folder)
@@ -357,7 +359,7 @@ def outline_encoder(config: Mapping[str, Any], folder: Path) -> PackedEncoder:
 
 
 def _check_shapes(encoder: PackedEncoder, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Compare without a copy: what ours keeps stacked is compared block by block."""
+    """Compare shapes without copying: stacked weights are compared block by block."""
     family = encoder.family
     given = family.normalise(weights)
     expected = {

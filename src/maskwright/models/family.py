@@ -1,4 +1,4 @@
-"""What is particular to a family of models: Hugging Face's names of its weights and settings, and of its heads.
+"""The description of a model family: the names of its weights, settings and heads in Hugging Face's files.
 
 Each family describes itself in the file of its encoder, and `maskwright.models` lists them all.
 """
@@ -82,7 +82,7 @@ _HARMLESS_SETTINGS = frozenset(
         "use_cache",
     )
 )
-"""Of heads we do not build, of generation and of files; none changes what the encoder computes."""
+"""Settings of other heads, of generation and of files, which do not change what the encoder computes."""
 
 
 @dataclass(frozen=True)
@@ -131,42 +131,42 @@ class Family:
     modules: Mapping[str, str]
     layer_modules: Mapping[str, tuple[str, ...]]
     head_modules: Mapping[str, str]
-    """Modules of the prediction head, which may be the output alone; the output's bias goes by `output_bias`."""
+    """Modules of the prediction head, which may be the output alone; the output's bias is named by `output_bias`."""
     output_bias: str
     sequence_head: TaskHeadLayout
     token_head: TaskHeadLayout
     span_head: TaskHeadLayout
     own_settings: tuple[str, ...]
-    """Settings that only we have; they are kept apart in config.json."""
+    """Settings that only Maskwright has, stored under their own key in config.json."""
     fixed_settings: Mapping[str, Any]
-    """Settings of theirs that we have at one value only."""
+    """Their settings for which we support one value only."""
     setting_names: Mapping[str, str] = field(default_factory=dict)
     """Their names for settings of ours, where they differ."""
     unwritten_settings: tuple[str, ...] = ()
-    """Settings of ours that are the same in all models of the family."""
+    """Our settings that are constant in this family, and so not written."""
     unused_settings: tuple[str, ...] = ()
-    """Settings of theirs that change nothing."""
+    """Their settings that have no effect."""
     read_newer: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
-    """Settings of a config.json under the names that we read, where newer files have others."""
+    """Translates newer names of settings in config.json."""
     ties_output: bool = True
-    """Whether their output shares the embedding's table unless config.json denies it; if not, files hold both."""
+    """Whether the output is tied to the embeddings unless config.json says otherwise; if not, files hold both."""
     is_in_transformers: bool = True
-    """Whether transformers has its classes; if not, only the code that comes with published models reads folders."""
+    """Whether transformers has its classes; if not, folders need the code of the published models."""
     head_activation: str | None = None
-    """That of the prediction head where config.json names none; unset: the layers'."""
+    """Default activation of the prediction head; None: that of the layers."""
     head_activation_setting: str | None = None
-    """Their name of the prediction head's activation; None: it is the same in all models of the family."""
+    """Their name of the prediction head's activation; None: it is constant in the family."""
     causal_architecture: str | None = None
-    """Theirs for a model that continues text; None: they have none."""
+    """Their class for a causal language model; None: there is none."""
     pair_head: PairHeadLayout | None = None
-    """Theirs for pairs of sentences in pre-training; None: they have none."""
+    """Their head for sentence pairs in pre-training; None: there is none."""
     embedding_parts: tuple[str, ...] = ()
-    """Modules that only `embed` uses, so that layers can stand on another encoder's embeddings; none: they cannot."""
+    """Modules that only `embed` uses, so that layers can run on another encoder's embeddings; empty: unsupported."""
     run_settings: Mapping[str, tuple[str, ...]] | None = None
-    """What the `model` section of a run sets, where its names are others; None: no run builds a new one."""
+    """Settings of a run's `model` section with other names in this family; None: runs cannot build this family."""
 
     def derive(self, **changes: Any) -> Family:
-        """A family that is described by its differences; what this one alone can do is not handed on."""
+        """A family described by its differences from this one; fields that hold for this one only are reset."""
         alone = {"causal_architecture": None, "pair_head": None, "embedding_parts": (), "run_settings": None}
         return replace(self, **{**alone, **changes})
 
@@ -187,7 +187,7 @@ class Family:
         return renamed
 
     def from_theirs(self, weights: Mapping[str, Tensor], names: Iterable[str]) -> State:
-        """The weights we have names for; what is absent is left out."""
+        """The weights under our names; missing ones are left out."""
         weights = self.normalise(weights)
         found: State = {}
         for name in names:
@@ -197,7 +197,7 @@ class Family:
         return found
 
     def read_config(self, config_class: type, config: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
-        """The encoder's configuration; settings nobody knows are left aside with a warning, wrong types refused."""
+        """The encoder's configuration; unknown settings are ignored with a warning, wrong types are refused."""
         for name, value in self.fixed_settings.items():
             if config.get(name, value) != value:
                 raise InputError(f"'{name}' is {config[name]!r}; only {value!r} is supported")
@@ -213,7 +213,7 @@ class Family:
         return config_class(**chosen)
 
     def split_config(self, config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Settings under their names, and those that only we have."""
+        """Settings under their names, and the settings that only Maskwright has."""
         values = asdict(config)
         own = {name: values.pop(name) for name in self.own_settings}
         own |= self.find_unusual(config)
@@ -241,7 +241,7 @@ class Family:
         strangers = [name for name in strangers if name not in _HARMLESS_SETTINGS]
         if strangers:
             listed = ", ".join(f"'{name}'" for name in strangers)
-            warnings.warn(f"settings of no {self.model_type} are left aside: {listed}", InputWarning, stacklevel=3)
+            warnings.warn(f"settings unknown to {self.model_type} are ignored: {listed}", InputWarning, stacklevel=3)
 
 
 def _check_type(name: str, value: Any, default: Any) -> None:

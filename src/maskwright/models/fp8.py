@@ -1,4 +1,4 @@
-"""Matrix products in 8 bits, which GPUs of the Hopper generation compute twice as fast as in bf16.
+"""Matrix products in fp8, which Hopper GPUs compute twice as fast as bf16.
 
 Values and weights are rounded to e4m3 (3 bits of fraction), gradients to e5m2 (2 bits, a wider range); sums take the
 hardware's fast way, with some bits fewer than fp32. The gradients of weights, which are added up over many steps, stay

@@ -28,7 +28,7 @@ _SCRAMBLING = ((16, 0x7FEB352D), (15, 0x846CA68B - (1 << 32)))
 
 
 class LayerNorm(nn.LayerNorm):
-    """Answers in the numbers of its input, also under autocast, where torch's own would answer in fp32."""
+    """LayerNorm that returns its input's dtype, also under autocast, where torch's own returns fp32."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         weight, bias = (None if param is None else param.to(hidden.dtype) for param in (self.weight, self.bias))
@@ -37,7 +37,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """Answers in the numbers of its input, also under autocast."""
+    """RMSNorm that returns its input's dtype, also under autocast."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         with torch.autocast(hidden.device.type, enabled=False):

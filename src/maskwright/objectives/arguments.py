@@ -17,11 +17,12 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 
 BERT_MASK_TOKEN_ID = 103
 _MAX_LOSS_OF_TYING = 12.0
-"""How far above the loss of guessing a model may start for its output to be tied unasked: a table's standard deviation
-may be 0.3 at a width of 256 and 0.19 at 768, ten times what new ones of ours have; that of `nn.Embedding` is 1."""
+"""The largest excess over the loss of guessing at which the output is tied by default: a table's standard deviation may
+be 0.3 at a width of 256 and 0.19 at 768, ten times what new ones of ours have; that of `nn.Embedding` is 1.
+"""
 _NUM_TRIED_STATES = 16
 _TRIAL_SEED = 0x7461626C65
-"""One that nobody draws a table with: the same numbers in states and table would look like an answer that is known."""
+"""A seed that nobody uses for a table: equal numbers in states and table would look like correct predictions."""
 
 
 class Vocabulary(NamedTuple):
@@ -39,9 +40,9 @@ def settle_vocabulary(
     special_token_ids: Sequence[int],
     num_embedded: int | None,
 ) -> Vocabulary:
-    """What is given, and what the tokenizer knows of the rest; that they contradict each other is an `InputError`.
+    """The given arguments, completed from the tokenizer; an `InputError` if the two contradict each other.
 
-    `num_embedded` is the encoder's number of tokens where it tells; a few spare ones are as good.
+    `num_embedded` is the encoder's vocabulary size, if known; a few spare rows are allowed.
     """
     if tokenizer is None:
         if vocab_size is None:
@@ -141,7 +142,7 @@ def check_embedding(encoder: nn.Module, vocab_size: int) -> None:
 
 
 def may_be_tied(table: Tensor, encoder: nn.Module) -> bool:
-    """Whether a model around a table that is not ours would start near the loss of guessing; a warning if not."""
+    """Whether a model tied to a foreign embedding table would start near the loss of guessing; warns if not."""
     if table.is_meta:
         return True
     first_loss, guessing = _measure_first_loss(table), math.log(len(table))
@@ -160,7 +161,7 @@ def may_be_tied(table: Tensor, encoder: nn.Module) -> bool:
 
 @torch.no_grad()
 def _measure_first_loss(table: Tensor) -> float:
-    """The loss of answers that know nothing, at the output of a new head over a table (V, D)."""
+    """The loss of a new, untrained head over a table (V, D)."""
     width = table.shape[1]
     states = torch.randn(_NUM_TRIED_STATES, width, generator=torch.Generator().manual_seed(_TRIAL_SEED))
     features = F.layer_norm(states, (width,)).to(table.device, table.dtype)

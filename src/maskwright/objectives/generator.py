@@ -1,7 +1,7 @@
 """The small masked language model that proposes replacements (Clark et al. 2020, ELECTRA), and how they are drawn.
 
-It reads the discriminator's own embeddings and predicts with their table, so it holds layers and a head alone.
-B rows, S row length, D the discriminator's width, M slots, V vocabulary.
+It shares the discriminator's embeddings for input and output, so it has only layers and a head. B rows, S row length, D
+the discriminator's width, M slots, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from maskwright.models.layers import Dropout, LayerNorm, init_weights
 from maskwright.randomness import random_uint32
 
 _UNIFORM_BITS = 24
-"""As many as fp32 holds exactly, so that a number below 1 stays below 1."""
+"""fp32 holds this many bits exactly, so that a number below 1 stays below 1."""
 
 
 class Generator(nn.Module):
@@ -59,7 +59,7 @@ class Generator(nn.Module):
 
 
 def compute_generator_config(config: Any, size: float, num_layers: int) -> Any:
-    """A share of the attention heads, and as much of the widths; the head size stays."""
+    """The generator's configuration: a share of the attention heads and of the widths; the head size stays."""
     head_size = config.hidden_size // config.num_attention_heads
     num_attn_heads = max(1, round(size * config.num_attention_heads))
     share = num_attn_heads / config.num_attention_heads
@@ -73,7 +73,7 @@ def compute_generator_config(config: Any, size: float, num_layers: int) -> Any:
 
 
 def build_layers(encoder: PackedEncoder, config: Any) -> PackedEncoder:
-    """An encoder of the same family without embeddings of its own, which would be weights that no loss reaches."""
+    """An encoder of the same family without embeddings, which would be unused weights."""
     layers = find_family_class(encoder)(config)
     for part in encoder.family.embedding_parts:
         delattr(layers, part)
@@ -81,7 +81,7 @@ def build_layers(encoder: PackedEncoder, config: Any) -> PackedEncoder:
 
 
 def find_family_class(encoder: nn.Module) -> type[PackedEncoder]:
-    """The encoder's class, where its layers can stand on the embeddings of another."""
+    """The encoder's class, if its layers can run on the embeddings of another encoder."""
     known = [encoder_class for encoder_class in FAMILIES.values() if encoder_class.family.embedding_parts]
     for encoder_class in known:
         if type(encoder) is encoder_class:

@@ -1,4 +1,4 @@
-"""The loss as (sum, count): divided once, by whoever knows the whole batch."""
+"""The loss as (sum, count): divided once, where the count of the whole batch is known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class LossSums:
-    """Sums over the tokens of some batch; adding them up is exact for any split of the data.
+    """Sums over the tokens of a batch; they can be added for any split of the data.
 
     K parts of the loss, J figures for the metrics.
     """
@@ -52,7 +52,7 @@ class LossSums:
 def gather_labelled(hidden: Tensor, labels: Tensor, capacity: int | None = None) -> tuple[Tensor, Tensor]:
     """Hidden states and labels of the labelled tokens alone: (M, D) and (M,), M masked slots.
 
-    With a `capacity` M is that number whatever the batch holds, so shapes are static and nothing waits for the device:
+    With a `capacity`, M is that number for any batch, so shapes are static and nothing synchronises with the device:
     empty slots carry the ignored label, and labelled tokens beyond the capacity are left out.
     """
     flat_labels = labels.flatten()
@@ -87,8 +87,8 @@ def compute_loss_in_parts(
     """The sums of `compute_loss_sums` for logits `features @ weight.T + bias`, which are never in memory at once.
 
     M masked slots, D width of their features, V vocabulary. The gradient of a cross-entropy is known as soon as its
-    logits are, so each part of the slots leaves its share of the gradients behind and its logits are forgotten. The
-    vocabulary is filled up with impossible tokens, since GPUs are slow at products of sides like 30,522.
+    logits are, so each part of the slots adds its share of the gradients and frees its logits. The vocabulary is filled
+    up with impossible tokens, since GPUs are slow at products of sides like 30,522.
     """
     dtype = _find_product_dtype(features)
     missing = -len(weight) % _ALIGNMENT
@@ -136,14 +136,14 @@ class _LossInParts(torch.autograd.Function):
 
 
 def _choose_part_size(num_slots: int, vocab_size: int) -> int:
-    """Parts of about one size, whose logits are few enough."""
+    """The size of equal parts whose logits fit the memory limit."""
     num_parts = max(1, math.ceil(num_slots * vocab_size / _MOST_LOGITS))
     size = math.ceil(num_slots / num_parts)
     return max(1, size + -size % _ALIGNMENT)
 
 
 def _score_part(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-    """Loss, right answers, the gradient of the logits, and its sum over the slots, which is the bias's."""
+    """The loss, the number of right answers, the gradient of the logits, and the gradient of the bias."""
     logits = F.linear(features, weight, bias).float()
     is_labelled = labels != IGNORED_LABEL
     answers = labels.clamp(min=0)[:, None]

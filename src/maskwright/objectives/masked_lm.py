@@ -1,7 +1,7 @@
 """`MaskedLanguageModel`: any encoder, a prediction head, and the masked-language-model objective.
 
-Its causal and hybrid kinds have the same weights and learn from other questions. B rows, S row length, D width,
-M masked slots, V vocabulary.
+The causal and hybrid models have the same weights and other labels. B rows, S row length, D width, M masked slots, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from maskwright.storage import refuse_unknown_fields
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _NOT_SETTINGS = ("encoder", "mlm_head", "tie_word_embeddings", "tokenizer")
-"""Arguments of the constructor that are made of weights, or tell what other settings do."""
+"""Arguments of the constructor that are no plain settings."""
 _OBJECTIVE_FIELDS = ("mode", "causal_share", "shifts_masks", "evaluates_causally")
 
 
@@ -85,7 +85,7 @@ class MaskedLanguageModel(PredictingModel):
     ) -> tuple[dict[str, Tensor] | PackedBatch, Tensor, Tensor]:
         """Mask a batch in the layout it came in: (masked_inputs, labels, selected).
 
-        Each call masks anew; give `epoch` to get the masks of that epoch again.
+        Each call gives new masks; with `epoch` it gives the masks of that epoch.
         """
         if epoch is None:
             epoch, self._mask_calls = self._mask_calls, self._mask_calls + 1
@@ -101,7 +101,7 @@ class MaskedLanguageModel(PredictingModel):
         return ModelFiles(config | ({} if self.mlm_head is not None else name_special_ids(tokenizer)))
 
     def describe_objective(self) -> dict[str, Any]:
-        """What config.json says of the kind of language model beside the settings that all kinds have."""
+        """The objective's own settings for config.json."""
         return {"mode": self.mode}
 
     def list_weights(self) -> dict[str, StoredWeight]:
@@ -109,10 +109,10 @@ class MaskedLanguageModel(PredictingModel):
 
     @classmethod
     def from_pretrained(cls, folder_or_id: str | Path, encoder: nn.Module | None = None) -> MaskedLanguageModel:
-        """Load a saved model, as the kind it was trained as unless a subclass is asked for it.
+        """Load a saved model with the objective it was trained with, unless a subclass is called.
 
-        A model type that is not ours is read through transformers, its head included. One around an encoder of your own
-        needs that encoder, built as it was, as `encoder`.
+        Other model types are loaded through transformers, with their head. A model around your own encoder needs that
+        encoder, built as it was, as `encoder`.
         """
         return load_masked_lm(folder_or_id, encoder, None if cls is MaskedLanguageModel else cls)
 
@@ -120,8 +120,8 @@ class MaskedLanguageModel(PredictingModel):
 class CausalLanguageModel(MaskedLanguageModel):
     """Every token sees what comes before it in its document, and itself, and predicts the next one.
 
-    Weights and arguments are those of a `MaskedLanguageModel`, so either can go on from the other. `forward` takes
-    labels at their own places and gives logits of the next token, as `transformers`' causal models do.
+    Weights and arguments are those of a `MaskedLanguageModel`, so each can continue training from the other. `forward`
+    takes labels at their own places and gives logits of the next token, as `transformers`' causal models do.
     """
 
     mode = "clm"
@@ -136,11 +136,11 @@ class CausalLanguageModel(MaskedLanguageModel):
     def corrupt(
         self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
     ) -> CorruptedBatch:
-        """The batch as it is; every token's label is the one after it."""
+        """The unchanged batch; each token's label is the next token."""
         return ask_next_tokens(batch)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Nothing is masked, so it is the number of tokens alone that counts."""
+        """Only the vocabulary size is checked, as nothing is masked."""
         arguments.check_tokenizer_size(tokenizer, self.vocab_size)
 
     def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
@@ -157,7 +157,7 @@ class CausalLanguageModel(MaskedLanguageModel):
 class HybridLanguageModel(MaskedLanguageModel):
     """Masked and causal language modelling in one run (as in GPT-BERT, Charpentier & Samuel 2024).
 
-    A share of the samples is continued from left to right, the others have masked tokens filled.
+    A share of the samples is trained on next tokens, the others on masked tokens.
 
     Which sample is which is a function of (seed, epoch, sample). With `shifts_masks` a masked token is answered one
     place before it, as the next token of a causal sample is, so that one way of predicting serves both.
@@ -176,7 +176,7 @@ class HybridLanguageModel(MaskedLanguageModel):
         evaluates_causally: bool = False,
         **settings: Any,
     ) -> None:
-        """`causal_share` is a number, or gives one for a run's progress in [0, 1]."""
+        """`causal_share` is a number, or a function of a run's progress in [0, 1]."""
         check_can_be_causal(encoder)
         if isinstance(causal_share, int | float) and not 0 <= causal_share <= 1:
             raise InputError(f"causal_share is {causal_share}; it must lie in [0, 1], 0.5 is half of the samples")
@@ -214,7 +214,7 @@ class HybridLanguageModel(MaskedLanguageModel):
         return CorruptedBatch(batch.with_input_ids(input_ids), labels, num_slots, is_causal)
 
     def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
-        """Masks alone, so that the figures compare with those of other objectives; or next tokens alone."""
+        """Only masks, so that figures are comparable between objectives, or only next tokens."""
         if self.evaluates_causally:
             return ask_next_tokens(batch)
         return self._shift(super().corrupt_for_evaluation(batch, seed, ratio), batch)
@@ -224,11 +224,11 @@ class HybridLanguageModel(MaskedLanguageModel):
 
 
 Build = Callable[..., MaskedLanguageModel]
-"""Makes a model out of an encoder and settings."""
+"""A function that builds a model from an encoder and settings."""
 
 
 def find_objective(config: Mapping[str, Any]) -> Build:
-    """The kind that a config.json describes; without our word on it, a decoder is causal."""
+    """The class for a config.json; a decoder without our own settings is causal."""
     described = read_own_settings(config, "objective")
     refuse_unknown_fields(described, _OBJECTIVE_FIELDS, Path(CONFIG_FILE))
     share, mode = described.get("causal_share"), described.get("mode", "clm" if config.get("is_decoder") else "mlm")
@@ -259,10 +259,10 @@ def load_masked_lm(
     may_lack_head: bool = False,
     used_elsewhere: Iterable[str] = (),
 ) -> MaskedLanguageModel:
-    """`build` makes the model out of an encoder and settings; unset, it becomes what it was trained as.
+    """`build` makes the model from an encoder and settings; unset, the model keeps the objective it was trained with.
 
     With `may_lack_head` an encoder alone gets a new prediction head, and a warning says so. Modules that are
-    `used_elsewhere` are left aside without a word.
+    `used_elsewhere` are ignored without a warning.
     """
     folder = resolve_folder(folder_or_id)
     config, weights = read_model_folder(folder)
@@ -302,7 +302,7 @@ def label_next_tokens(batch: PackedBatch) -> Tensor:
 
 
 def ask_next_tokens(batch: PackedBatch) -> CorruptedBatch:
-    """The batch as it is, seen from left to right; every token's label is the one after it."""
+    """The unchanged batch with causal attention; each token's label is the next token."""
     everywhere = torch.ones_like(batch.input_ids, dtype=torch.bool)
     return CorruptedBatch(batch, label_next_tokens(batch), batch.input_ids.numel(), everywhere)
 
@@ -316,7 +316,8 @@ def check_can_be_causal(encoder: nn.Module) -> None:
 
 
 def _count_slots(shape: torch.Size, causal_share: float, num_masked_slots: int) -> int:
-    """Enough for next tokens of a share of the samples and masks of the others, up to six standard deviations.
+    """Slots for the next tokens of a share of the samples and the masks of the others, with six standard deviations of
+    room.
 
     The samples, a row long at most, are drawn one by one: a causal one needs a slot for every token.
     """

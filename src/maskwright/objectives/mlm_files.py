@@ -1,4 +1,4 @@
-"""How a masked language model is written down.
+"""The files of a masked language model.
 
 Around an encoder of ours in Hugging Face's layout of its family, around one of transformers as transformers does, and
 around one of the user's own under the names that the modules have.
@@ -33,7 +33,7 @@ from maskwright.text.tokenizer.tokenizer import has_tokenizer, load_tokenizer
 
 _OUTPUT_WEIGHT, _OUTPUT_BIAS = "mlm_output.weight", "mlm_output.bias"
 _BUFFERS = {"embeddings.position_ids", "embeddings.token_type_ids"}
-"""In old files; they are no weights."""
+"""Buffers in old files, which are no weights."""
 
 
 def describe_language_model(model: PredictingModel) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def describe_language_model(model: PredictingModel) -> dict[str, Any]:
 
 
 def _describe_native(model: PredictingModel, encoder: PackedEncoder) -> dict[str, Any]:
-    """With what the head adds to the encoder's under the family's names."""
+    """The encoder's settings and the head's, under the family's names."""
     family = encoder.family
     head: dict[str, Any] = {"tie_word_embeddings": model.is_tied}
     is_expressible = model.vocab_size == encoder.vocab_size
@@ -64,7 +64,7 @@ def _describe_native(model: PredictingModel, encoder: PackedEncoder) -> dict[str
 
 
 def describe_settings(model: PredictingModel) -> dict[str, Any]:
-    """The constructor's arguments, as plain values; of a head that is not ours, those that still count."""
+    """The constructor's arguments as plain values; with a head of transformers, only those that still apply."""
     own_head = {} if model.mlm_head is not None else _describe_head(model)
     return {
         **own_head,
@@ -125,7 +125,7 @@ def _name_output(family: Family, kind: str) -> str:
 
 
 def _name_foreign(encoder: nn.Module, mlm_head: TransformersHead) -> dict[str, StoredWeight]:
-    """Of tied weights the one that transformers stores."""
+    """The name under which transformers stores a tied weight."""
     prefix = f"{mlm_head.encoder_name}."
     own = {f"{prefix}{name}": tensor for name, tensor in encoder.state_dict(keep_vars=True).items()}
     state = own | mlm_head.rest.state_dict(keep_vars=True)
@@ -138,12 +138,12 @@ def _name_foreign(encoder: nn.Module, mlm_head: TransformersHead) -> dict[str, S
 
 
 def list_head_weights(model: PredictingModel) -> set[str]:
-    """The names, in the model, of what is not the encoder's."""
+    """The names in the model of all weights outside of the encoder."""
     return {name for name in model.state_dict() if not name.startswith("encoder.")}
 
 
 def lacks_head(folder: Path) -> bool:
-    """Whether a folder of a native family holds an encoder alone; others are not looked into."""
+    """Whether a folder of a native family holds only an encoder; other folders are not checked."""
     encoder_class = FAMILIES.get(str(read_config(folder).get("model_type")).removeprefix(OWN_TYPE_PREFIX))
     return encoder_class is not None and not _has_head(encoder_class.family, read_shapes(folder))
 
@@ -153,7 +153,7 @@ def _has_head(family: Family, weights: Mapping[str, Any]) -> bool:
 
 
 def check_head(encoder_class: type[PackedEncoder], weights: State, folder: Path, may_lack_head: bool) -> bool:
-    """Whether the weights of a prediction head are there; an `InputError` if not, or a warning where it may lack."""
+    """Whether the weights include a prediction head; if not, an `InputError`, or a warning with `may_lack_head`."""
     if _has_head(encoder_class.family, weights):
         return True
     if may_lack_head:
@@ -182,7 +182,7 @@ def _warn_of_new_head(folder: Path) -> None:
 def warn_of_strangers(
     model: PredictingModel, encoder: PackedEncoder, weights: State, used_elsewhere: Iterable[str], folder: Path
 ) -> None:
-    """Name modules, or single weights of those that are used, without a place in a masked language model."""
+    """Warn of modules and weights that a masked language model does not have."""
     family = encoder.family
     stored = _name_native(model, encoder).values()
     names = [name for one in stored for name in (*one.names, one.other_name) if name is not None]
@@ -196,7 +196,7 @@ def warn_of_strangers(
 
 
 def guess_settings(folder: Path, config: Mapping[str, Any], encoder: PackedEncoder) -> dict[str, Any]:
-    """Settings of a model that others made: its own configuration, and the special tokens of its tokenizer."""
+    """Settings of a foreign model, from its configuration and its tokenizer's special tokens."""
     settings = {
         "vocab_size": encoder.vocab_size,
         "mlm_head_activation": encoder.head_activation,
@@ -218,9 +218,9 @@ def load_foreign(
     may_lack_head: bool,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The arguments that make a `MaskedLanguageModel` out of a folder of transformers, its own head included.
+    """The arguments of a `MaskedLanguageModel` for a folder of transformers, with its own head.
 
-    `settings` are those that the folder tells of; the head is newly drawn where it has none and `may_lack_head`.
+    `settings` are read from the folder; a missing head is initialised anew with `may_lack_head`.
     """
     loaded = load_transformers_model(config, weights, folder)
     if loaded.has_new_head:

@@ -1,4 +1,4 @@
-"""What a trainer trains: a model with a loss over packed batches, and the metrics that belong to the loss."""
+"""The base class of what a trainer trains: a model with a loss over packed batches and its metrics."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _MASKER_OPTIONS = ("strategy", "random_token_ratio", "unchanged_ratio", "selecti
 class Objective(SavedModel):
     """A loss in one or several parts.
 
-    Each part is a sum over what is asked, divided by a count of its own over the whole batch, whatever the number of
-    micro-batches and processes, and weighted. Counts are known before the model runs: `counts` of what `ask` returns.
+    Each part is a sum over labels, divided by its own count over the whole batch, whatever the number of micro-batches
+    and processes, and weighted. Counts are known before the model runs: `counts` of what `ask` returns.
     """
 
     mode: ClassVar[str]
-    """What configurations call it."""
+    """Its name in configurations."""
     evaluates_causally = False
-    """Whether evaluations ask for next tokens instead of masked ones."""
+    """Whether evaluations predict next tokens instead of masked ones."""
     vocab_size: int
     mask_ratio: float | None = None
-    """The share of the tokens that is masked; None where nothing is."""
+    """The share of tokens that is masked; None without masking."""
     part_weights: tuple[float, ...] = (1.0,)
     num_figures: ClassVar[int]
     """Sums beside losses and counts that the metrics are computed from."""
@@ -45,18 +45,18 @@ class Objective(SavedModel):
     def ask(
         self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
     ) -> Questions:
-        """What the model sees and must answer: a function of (seed, epoch, sample, position), ratio and progress.
+        """Inputs and labels for a batch: a function of (seed, epoch, sample, position), ratio and progress.
 
-        Models that mask take `ratio` instead of their own `mask_ratio`.
+        `ratio` replaces the model's own `mask_ratio`.
         """
 
     @abstractmethod
     def ask_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> Questions:
-        """The same questions in every evaluation, whatever the run and its progress."""
+        """Inputs and labels that are the same in every evaluation, whatever the run and its progress."""
 
     @abstractmethod
     def loss_sums(self, questions: Any) -> LossSums:
-        """The loss's parts, their counts and the figures of what `ask` returned."""
+        """The parts of the loss, their counts and the figures, for what `ask` returned."""
 
     @abstractmethod
     def compute_metrics(self, sums: Sequence[float]) -> dict[str, float]:
@@ -68,27 +68,27 @@ class Objective(SavedModel):
 
     @property
     def is_recordable(self) -> bool:
-        """Whether its pass on a GPU has static shapes and never waits for the host."""
+        """Whether CUDA graphs are possible: static shapes, and no synchronisation with the host."""
         return False
 
     def compile_parts(self) -> None:
-        """Run what is worth it as compiled kernels in training."""
+        """Compile the parts of the model that are worth it, for training."""
         for encoder in (self.encoder, *self.other_encoders()):
             if isinstance(encoder, PackedEncoder):
                 encoder.layer_compiler = LayerCompiler()
 
     def follow(self, progress: float) -> None:
-        """Take note of how much of a run is done, before each step."""
+        """Called before each step with the progress of the run."""
         for encoder in (self.encoder, *self.other_encoders()):
             if isinstance(encoder, PackedEncoder):
                 encoder.follow(progress)
 
     def other_encoders(self) -> list[nn.Module]:
-        """Encoders beside `encoder` whose layers can be cut over processes one by one."""
+        """Other encoders beside `encoder`, whose layers FSDP shards one by one."""
         return []
 
     def fit(self, *args: Any, **options: Any) -> NoReturn:
-        """Keras' name, which says what to call; so do `compile`, `save` and `summary`."""
+        """Keras' name; the error says what to call, as it does for `compile`, `save` and `summary`."""
         raise InputError(
             "a Trainer trains a model: Trainer(model, OptimizerConfig(learning_rate=5e-4)).fit(batches, epochs=5)"
         )
@@ -115,15 +115,15 @@ class Objective(SavedModel):
 
 
 class TokenObjective(Objective):
-    """Asks about tokens that a masker may choose and replace."""
+    """An objective whose labels are tokens that a masker chooses and replaces."""
 
     masker: Masker
     special_token_ids: tuple[int, ...]
     seed: int
-    """Of masks outside of training."""
+    """The seed of masks outside of training."""
 
     def set_masking(self, given: Mapping[str, Any]) -> None:
-        """What constructors share: the vocabulary, the ratio and the masker, from their checked arguments by name."""
+        """Set the vocabulary, the mask ratio and the masker from a constructor's checked arguments, by name."""
         self.vocab_size = given["vocab_size"]
         self.special_token_ids = tuple(sorted({int(token_id) for token_id in given["special_token_ids"]}))
         self.mask_ratio = given["mask_ratio"]
@@ -135,7 +135,7 @@ class TokenObjective(Objective):
     def corrupt(
         self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
     ) -> CorruptedBatch:
-        """The batch as the model sees it, with the tokens that it must name."""
+        """The masked batch with its labels."""
 
     @abstractmethod
     def corrupt_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> CorruptedBatch:
@@ -164,9 +164,9 @@ class TokenObjective(Objective):
 
     @property
     def token_masker(self) -> TokenMasker:
-        """Masks single tokens whatever the training's strategy, so that models can be compared."""
+        """A masker of single tokens, whatever the strategy in training, so that models can be compared."""
         return self.masker.token_masker
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Refuse data of a tokenizer with other ids, or one whose special tokens would be masked."""
+        """Refuse a tokenizer with other ids, or with special tokens that would be masked."""
         arguments.check_tokenizer(tokenizer, self.vocab_size, self.mask_token_id, self.special_token_ids)

@@ -42,7 +42,7 @@ class PredictingModel(TokenObjective):
     num_figures = 1
     accuracy_name: ClassVar[str] = "mlm_accuracy"
     predicts_next: ClassVar[bool] = False
-    """Whether the answer for a token stands one place before it."""
+    """Whether a token is predicted at the position before it."""
 
     def __init__(
         self,
@@ -161,11 +161,11 @@ class PredictingModel(TokenObjective):
         return output
 
     def find_causal(self, batch: PackedBatch) -> Tensor | None:
-        """(B, S) true for tokens that `forward` lets see only what comes before them; None when all see both sides."""
+        """(B, S) true for tokens with causal attention in `forward`; None if all tokens see both sides."""
         return None
 
     def _check_length(self, padded: PackedBatch) -> None:
-        """Say it before the position table is overrun; the positions of a packed batch are its loader's business."""
+        """Refuse rows that are longer than the position table; packed batches are checked by their loader."""
         limit, length = find_max_length(self.encoder), padded.input_ids.shape[1]
         if limit is not None and length > limit:
             raise InputError(
@@ -183,7 +183,7 @@ class PredictingModel(TokenObjective):
         return self.mlm_norm(self.mlm_dropout(self.mlm_activation(self.mlm_dense(hidden))))
 
     def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
-        """The objective: loss and hits summed over the masked tokens of a corrupted batch."""
+        """The loss and the number of right answers, summed over the masked tokens of a batch."""
         # Static slots keep a GPU from waiting for the host; a CPU has nothing to wait for and skips the empty ones.
         capacity = corrupted.num_slots if corrupted.labels.is_cuda else None
         hidden = encode(self.encoder, corrupted.batch, corrupted.is_causal)
@@ -212,14 +212,16 @@ class PredictingModel(TokenObjective):
         return isinstance(self.encoder, PackedEncoder) and self.mlm_head is None
 
     def compile_parts(self) -> None:
-        """The head too: its softmax over the vocabulary then never leaves the kernel, nor are all logits kept."""
+        """Compile the head too, so that the softmax over the vocabulary is fused and the logits are never all in
+        memory.
+        """
         super().compile_parts()
         if self.mlm_head is None:
             self._head_compiler = FunctionCompiler()
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:
-        """Inside, what is compiled runs as plain layers."""
+        """Inside the block, compiled layers run uncompiled."""
         encoder: Any = self.encoder
         layer_compiler, head_compiler = getattr(encoder, "layer_compiler", None), self._head_compiler
         encoder.layer_compiler = self._head_compiler = None

@@ -34,15 +34,15 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer
 _OWN_PART = "replaced_tokens"
 NUM_BINS = 128
 _LARGEST_LOGIT = 8.0
-"""Bins are equally wide in logits; scores beyond, a probability of 0.9997, share the outermost."""
+"""Bins are equally wide in logits; scores beyond this (a probability of 0.9997) fall into the outermost bin."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaceableBatch(CorruptedBatch):
-    """A masked batch whose masked tokens will be replaced by ones that the generator draws."""
+    """A masked batch whose masked tokens will be replaced by tokens sampled from the generator."""
 
     draws: Tensor
-    """(B, S) numbers in [0, 1), by which the generator's tokens are drawn: of (seed, epoch, sample, position) alone."""
+    """(B, S) numbers in [0, 1) for sampling from the generator: a function of (seed, epoch, sample, position)."""
 
     @property
     def is_real(self) -> Tensor:
@@ -62,7 +62,7 @@ class ReplacedTokenDetection(TokenObjective):
     """A discriminator, which is the encoder to keep, and a generator that shares its embeddings.
 
     The loss has two parts: the generator's cross-entropy at masked tokens and, weighted, the discriminator's binary
-    cross-entropy at all real tokens. No gradient passes through the draws between the two.
+    cross-entropy at all real tokens. No gradient flows through the sampling.
     """
 
     mode = "rtd"
@@ -93,9 +93,9 @@ class ReplacedTokenDetection(TokenObjective):
         span_max_words: int = DEFAULT_SPAN_MAX_WORDS,
         tokenizer: Any = None,
     ) -> None:
-        """`generator_size` is a share of the encoder's attention heads and widths; `generator_layers` are as many as
-        the encoder's by default. A `temperature` above 1 makes replacements more varied; `seed` is that of `propose`.
-        A `tokenizer` tells the ids, as in `MaskedLanguageModel`.
+        """`generator_size` is a share of the encoder's attention heads and widths; `generator_layers` defaults to the
+        encoder's number of layers. A `temperature` above 1 makes replacements more varied; `propose` uses `seed`. The
+        ids may come from a `tokenizer`, as in `MaskedLanguageModel`.
         """
         super().__init__()
         find_family_class(encoder)
@@ -143,7 +143,7 @@ class ReplacedTokenDetection(TokenObjective):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
     ) -> DetectionOutput:
-        """Logits (B, S) of the tokens as they are: positive where one looks replaced."""
+        """Logits (B, S) for the given tokens: positive where a token looks replaced."""
         batch = as_packed(input_ids, attention_mask, token_type_ids)
         return DetectionOutput(logits=self.detect(batch))
 
@@ -168,7 +168,7 @@ class ReplacedTokenDetection(TokenObjective):
         return _make_replaceable(self.token_masker.corrupt(batch, ratio, seed, 0), seed, 0)
 
     def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
-        """Generator and discriminator: their losses, their right answers and the discriminator's scores in bins."""
+        """Losses and right answers of generator and discriminator, and a histogram of the discriminator's scores."""
         if not isinstance(corrupted, ReplaceableBatch):
             raise InputError(
                 f"the batch is a {type(corrupted).__name__} without numbers to draw replacements by; corrupt it with"
@@ -190,7 +190,7 @@ class ReplacedTokenDetection(TokenObjective):
         )
 
     def _generate(self, corrupted: ReplaceableBatch) -> tuple[LossSums, Tensor]:
-        """The generator's loss, and the original ids (B, S) with its draws at the masked tokens."""
+        """The generator's loss, and the original ids (B, S) with its samples at the masked tokens."""
         # Static slots keep a GPU from waiting for the host; a CPU has nothing to wait for and skips the empty ones.
         capacity = corrupted.num_slots if corrupted.labels.is_cuda else None
         batch, labels = corrupted.batch, corrupted.labels

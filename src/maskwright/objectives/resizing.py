@@ -20,13 +20,13 @@ from maskwright.text.tokenizer.words import cut_word
 
 _FRESH_STD = 0.02
 _ROW_SIZES = ("embedding_size", "hidden_size", "dim")
-"""Names of an embedding's width in configurations: ALBERT's and ELECTRA's, most models', DistilBERT's."""
+"""Names of the embedding's width in configurations: of ALBERT and ELECTRA, of most models, of DistilBERT."""
 
 
 def resize_embedding(encoder: nn.Module, new_size: int, mean_init: bool = True, noise: float = 0.0) -> Tensor:
     """Give an encoder rows for `new_size` tokens, in place, and return its table (V, D).
 
-    The old rows keep their values; the configuration follows. A table that has the rows already stays as it is.
+    The old rows keep their values; the configuration follows. A table with enough rows stays unchanged.
     """
     embedding = find_input_embedding(encoder)
     if embedding is None:
@@ -41,7 +41,7 @@ def resize_embedding(encoder: nn.Module, new_size: int, mean_init: bool = True, 
 
 
 def resize_output(output: nn.Linear, new_size: int, weight: Tensor | None, mean_init: bool, noise: float) -> None:
-    """Give an output projection `new_size` answers; `weight` is the table it is tied to, if it is."""
+    """Resize an output projection to `new_size` tokens; `weight` is the table it is tied to, if any."""
     if weight is None:
         weight = _replace_parameter(output.weight, grow_rows(output.weight, new_size, mean_init, noise))
     output.weight = weight
@@ -53,7 +53,7 @@ def resize_output(output: nn.Linear, new_size: int, weight: Tensor | None, mean_
 def resize_transformers_model(
     encoder: nn.Module, mlm_head: TransformersHead, new_size: int, mean_init: bool = True, noise: float = 0.0
 ) -> None:
-    """Give the embedding and every table of the head `new_size` rows, in place; what was tied stays tied."""
+    """Give the embedding and every table of the head `new_size` rows, in place; tied tables stay tied."""
     config = mlm_head.rest.config
     embedding = find_input_embedding(encoder)
     old_tables: list[Tensor] = [] if embedding is None else [embedding.weight]
@@ -77,7 +77,7 @@ def resize_transformers_model(
 def grow_rows(
     table: Tensor, new_size: int, mean_init: bool = True, noise: float = 0.0, skipped_row: int | None = None
 ) -> Tensor:
-    """A table (V, ...) with rows added up to `new_size`: the mean of the old, or drawn anew.
+    """A table (V, ...) with rows added up to `new_size`: the mean of the old rows, or initialised anew.
 
     `noise` is added as a share of the old rows' standard deviation; `skipped_row`, the untrained padding, is left out.
     """
@@ -103,8 +103,8 @@ def set_rows_to_means(table: Tensor, sources: Mapping[int, Sequence[int]]) -> No
 def count_added_parameters(config: Mapping[str, Any], num_used: int, num_new: int) -> int | None:
     """The parameters that new tokens add to the model a config.json describes, beside `num_used` tokens of it.
 
-    A row of the embedding, one of an output that is not tied to it, and a bias for each token; rows that the model
-    has to spare cost nothing. None where the configuration does not say how wide a row is.
+    A row of the embedding, one of an output that is not tied to it, and a bias for each token; spare rows cost nothing.
+    None if the configuration does not give the width of a row.
     """
     num_rows = config.get("vocab_size")
     row_size = next((config[name] for name in _ROW_SIZES if name in config), None)
@@ -138,8 +138,8 @@ def resize_vocabulary(
     """Give a model `new_size` tokens, in place; logits of the old tokens stay as they were.
 
     New tokens start as the mean of the old, in the embedding, the output and its bias (`noise`: as a share of their
-    spread; `mean_init` off: drawn anew). The output stays tied if it was. Resize before an optimizer is built, since
-    the tables are new parameters.
+    spread; without `mean_init`: initialised anew). The output stays tied if it was. Resize before an optimizer is
+    built, since the tables are new parameters.
     """
     if new_size < model.vocab_size:
         raise InputError(
@@ -167,8 +167,8 @@ def resize_vocabulary(
 def extend_vocabulary(model: MaskedLanguageModel, old: Tokenizer, new: Tokenizer) -> None:
     """Fit a model of the tokenizer `old` to `new`, which has the same tokens and more, in place.
 
-    A new token starts as the mean of the pieces that `old` cuts it into, in the embedding, an untied output and the
-    output's bias. Rows that the model has to spare are used first; logits of the old tokens stay as they were.
+    A new token starts as the mean of its pieces in `old`, in the embedding, an untied output and the output's bias.
+    Spare rows of the model are used first; logits of the old tokens stay as they were.
     """
     _check_extends(model, old, new)
     words = {token: token_id for token, token_id in new.backend.get_vocab().items() if token_id >= old.vocab_size}

@@ -1,7 +1,7 @@
 """Save and load models with a loss, objectives and tasks alike, as folders of safetensors and JSON.
 
-A model offers two hooks: `describe_files` says what it is, `list_weights` which weights it has, in which file and under
-which names. Both directions go by them.
+A model has two hooks: `describe_files` gives its configuration, and `list_weights` its weights with their files and
+names. Saving and loading both use them.
 """
 
 from __future__ import annotations
@@ -43,53 +43,53 @@ CUSTOM_TYPE = "maskwright_custom"
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What a folder says of a model beside its weights."""
+    """The files of a model folder beside its weights."""
 
     config: dict[str, Any]
-    """Of config.json."""
+    """The content of config.json."""
     small_files: Mapping[str, Any] = field(default_factory=dict)
-    """What further JSON files hold, by their names."""
+    """Other JSON files, by name."""
     pads_left: bool = False
-    """Whether others must put padding before a text."""
+    """Whether other programs must pad on the left."""
 
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """Where a folder holds a weight of the model."""
+    """The place of a weight in a model folder."""
 
     names: tuple[str, ...]
-    """In its file; several where ours is theirs stacked."""
+    """Its names in the file; several if our weight stacks theirs."""
     file: str = WEIGHTS_FILE
-    """Another than Hugging Face's for what its layout has no place for."""
+    """Another file for weights that Hugging Face's layout does not have."""
     other_name: str | None = None
-    """Under which some files have it instead."""
+    """An alternative name in some files."""
     is_written_twice: bool = False
-    """Whether it is written under its other name too."""
+    """Whether it is also written under `other_name`."""
 
 
 class SavedModel(nn.Module, ABC):
-    """A model that is saved and loaded by what its two hooks say."""
+    """A model that is saved and loaded by its two hooks."""
 
     encoder: nn.Module
 
     @abstractmethod
     def describe_files(self, tokenizer: Tokenizer | None) -> ModelFiles:
-        """What the model is; the tokenizer that it is saved with tells ids of special tokens."""
+        """The files that describe the model; the tokenizer, if given, provides the ids of special tokens."""
 
     @abstractmethod
     def list_weights(self) -> dict[str, StoredWeight]:
-        """Where each weight of `state_dict` is stored; left out are those that share the tensor of another."""
+        """The place of each weight of `state_dict`, without weights that share a tensor with another."""
 
     def save_pretrained(self, folder: str | Path, tokenizer: Any = None) -> None:
         """Write the whole model (and its tokenizer, if given) as a folder of safetensors and JSON."""
         self.snapshot(tokenizer).write(Path(folder))
 
     def load_weights(self, folder: str | Path) -> None:
-        """Fill this model from a saved one of the same shape."""
+        """Load the weights of a saved model of the same shape."""
         fill_model(self, Path(folder))
 
     def snapshot(self, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
-        """The model as its files will hold it; without `wait` copies from a GPU still run on return."""
+        """A copy of what its files will hold; without `wait` copies from a GPU are asynchronous."""
         tokenizer = None if tokenizer is None else as_tokenizer(tokenizer)
         described = self.describe_files(tokenizer)
         own = {FORMAT_KEY: FORMAT_VERSION, **described.config.get(OWN_KEY, {})}
@@ -115,19 +115,19 @@ class SavedModel(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class ModelSnapshot:
-    """A model as its files will hold it, independent of the model's further changes."""
+    """A copy of what a model's files will hold, independent of later changes of the model."""
 
     config: dict[str, Any]
     weights: State
     tokenizer: Tokenizer | None
     others: dict[str, State] = field(default_factory=dict)
-    """Further weights by the name of their file."""
+    """Weights of other files, by file name."""
     small_files: Mapping[str, Any] = field(default_factory=dict)
     pads_left: bool = False
 
     @property
     def num_bytes(self) -> int:
-        """Those of the tensors; the files beside them are small."""
+        """The size of the tensors; the other files are small."""
         return sum(tensor.nbytes for part in (self.weights, *self.others.values()) for tensor in part.values())
 
     def write(self, folder: Path) -> None:
@@ -141,9 +141,9 @@ class ModelSnapshot:
 
 
 def fill_model(model: SavedModel, folder: Path, weights: State | None = None, may_lack: Collection[str] = ()) -> None:
-    """Fill a model from a saved one of the same shape.
+    """Load the weights of a saved model of the same shape into a model.
 
-    `weights` are those of the main file where they are read already. Of `may_lack` the model keeps its own.
+    `weights` are those of the main file, if already read. Weights in `may_lack` may be missing and keep their values.
     """
     weights = read_model_folder(folder)[1] if weights is None else weights
     stored, own = model.list_weights(), model.state_dict()
@@ -154,7 +154,7 @@ def fill_model(model: SavedModel, folder: Path, weights: State | None = None, ma
 def read_stored(
     model: SavedModel, stored: Mapping[str, StoredWeight], folder: Path, weights: State | None = None
 ) -> State:
-    """Those of the weights that a folder has, by their names in the model."""
+    """The weights that a folder has, by their names in the model."""
     normalise = _find_normaliser(model.encoder)
     given = {file: _read_file(folder, file, weights, normalise) for file in {one.file for one in stored.values()}}
     state: State = {}
@@ -169,7 +169,7 @@ def read_stored(
 
 
 def _find_normaliser(encoder: nn.Module) -> Callable[[str], str]:
-    """What undoes the differences between names in files of one family."""
+    """A function that normalises names of weights between files of one family."""
     return encoder.family.normalise_name if isinstance(encoder, PackedEncoder) else str
 
 
@@ -182,7 +182,7 @@ def _read_file(folder: Path, file: str, weights: State | None, normalise: Callab
 
 
 def name_special_ids(tokenizer: Tokenizer | None, with_ends: bool = True) -> dict[str, int]:
-    """What config.json says of special tokens; `with_ends` also under the names of a text's begin and end."""
+    """Ids of special tokens for config.json; with `with_ends` also as those of a text's begin and end."""
     if tokenizer is None:
         return {}
     cls_id, sep_id = tokenizer.cls_token_id, tokenizer.sep_token_id
@@ -193,7 +193,7 @@ def name_special_ids(tokenizer: Tokenizer | None, with_ends: bool = True) -> dic
 def read_arguments(
     model_class: type, config: Mapping[str, Any], part: str, not_settings: Collection[str], folder: Path
 ) -> dict[str, Any]:
-    """Arguments of a model's constructor that config.json holds; unknown names and wrong types are refused."""
+    """Arguments of a model's constructor from config.json; unknown names and wrong types are refused."""
     parameters = inspect.signature(model_class).parameters
     defaults = {name: one.default for name, one in parameters.items() if name not in not_settings}
     settings, file = read_own_settings(config, part), folder / CONFIG_FILE

@@ -46,7 +46,9 @@ _SMALLEST_PAIR = 5
 
 
 class PairHead(nn.Module):
-    """BERT's: the [CLS] state through a dense layer and tanh, then two logits: the second segment follows, or not."""
+    """BERT's pair head: a dense layer with tanh on the [CLS] state, then two logits: the second segment follows, or
+    not.
+    """
 
     def __init__(self, hidden_size: int, initializer_range: float) -> None:
         super().__init__()
@@ -61,7 +63,7 @@ class PairHead(nn.Module):
 
 @dataclass(frozen=True)
 class CorruptedPairs(CorruptedBatch):
-    """A corrupted batch with two questions, about its masked tokens and about its pairs."""
+    """A masked batch with labels for masked tokens and for pairs."""
 
     @classmethod
     def of(cls, corrupted: CorruptedBatch) -> CorruptedPairs:
@@ -69,7 +71,7 @@ class CorruptedPairs(CorruptedBatch):
 
     @property
     def pair_labels(self) -> Tensor:
-        """(B, S); batches without pairs ask nothing."""
+        """(B, S); all ignored in batches without pairs."""
         given = self.batch.pair_labels
         return torch.full_like(self.labels, IGNORED_LABEL) if given is None else given
 
@@ -80,7 +82,7 @@ class CorruptedPairs(CorruptedBatch):
 
 
 class SentencePairModel(MaskedLanguageModel):
-    """A masked language model that also tells whether the second segment of a pair follows the first.
+    """A masked language model that also predicts whether the second segment of a pair follows the first.
 
     Each part of the loss is a mean of its own, over masked tokens and over labelled pairs; `pair_weight` weighs the
     second. `settings` are those of `MaskedLanguageModel`.

@@ -72,7 +72,7 @@ class TokenDetector(nn.Module):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
     ) -> DetectionOutput:
-        """Logits (B, S) of the tokens as they are: positive where one looks replaced."""
+        """Logits (B, S) for the given tokens: positive where a token looks replaced."""
         batch = as_packed(input_ids, attention_mask, token_type_ids)
         return DetectionOutput(logits=self.detection_head(encode(self.encoder, batch)))
 

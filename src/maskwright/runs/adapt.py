@@ -1,4 +1,4 @@
-"""From a published encoder and raw text to an adapted, exported one: the runs that it takes, one after another."""
+"""Adapt a published encoder to raw text and export it: the runs this takes, one after another."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Adapted:
 
 
 def adapt(model: str, options: AdaptOptions, console: Console, say: Say) -> Adapted:
-    """Each part that is finished already is kept: the same command goes on where it stopped."""
+    """Finished parts are kept: the same command resumes where it stopped."""
     config = fit_row_length(_build_config(model, options), say, may_change_given=True)
     run = RunFolder(Path(config.run.out) / config.run.name)
     with ending_in_order([run.path]), own_run(run.path, "--out", say, is_main_process()):
@@ -84,7 +84,7 @@ def adapt(model: str, options: AdaptOptions, console: Console, say: Say) -> Adap
 
 
 def _check_trained(finished: Finished) -> None:
-    """What is of no use is neither built upon nor exported."""
+    """Refuse to continue from or export a diverged run."""
     if finished.trouble is not None:
         raise RunError(finished.trouble)
 
@@ -122,7 +122,7 @@ def _build_config(model: str, options: AdaptOptions) -> Config:
 
 
 def _choose_head_dropout(model: str) -> float:
-    """Little, and none where the head was trained without: it would have to learn to live with it first.
+    """A low dropout; 0 for a head that was trained without.
 
     The heads of transformers have no dropout.
     """
@@ -163,9 +163,9 @@ def _with_new_tokens(config: Config, model: str, options: AdaptOptions, say: Say
 
 
 def _with_trained_head(config: Config, options: AdaptOptions, console: Console, say: Say) -> Config:
-    """A run of its own, with the encoder frozen: gradients of a head that knows nothing would harm it.
+    """Train a new head in a separate run with a frozen encoder, which an untrained head's gradients would harm.
 
-    It learns from the half of the texts that is not measured later.
+    It trains on the half of the texts that is not used for evaluation later.
     """
     name = f"{config.run.name}-head"
     changes = {

@@ -1,4 +1,4 @@
-"""Callbacks that keep a run folder up to date, and a run alive."""
+"""Callbacks that write the run folder and handle loss spikes and divergence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BEST_FILE_BYTES = 100
 
 
 class MetricsLog(Callback):
-    """One JSON object per log line in metrics.jsonl; lines a resumed run will write again are dropped first.
+    """Writes one JSON object per log line to metrics.jsonl; lines that a resumed run will repeat are removed first.
 
     Lines that a full disk refuses are kept until there is room.
     """
@@ -47,7 +47,7 @@ class MetricsLog(Callback):
         self.run.keep_metrics(self._is_past)
 
     def _is_past(self, line: Metrics) -> bool:
-        """The end of an epoch comes after the checkpoint of its last step, so it may have to be done again."""
+        """Whether a line belongs to the state; the end of an epoch comes after the checkpoint of its last step."""
         state = self.trainer.state
         if line["step"] == state.step and line.get("epoch_end"):
             return state.batch_in_epoch == 0
@@ -146,7 +146,7 @@ class PeriodicCheckpoints(Callback):
 
 
 class RollBack(Callback):
-    """Returns to the last checkpoint when the loss jumps, and goes on behind the batches that made it jump.
+    """Returns to the last checkpoint when the loss jumps, and continues after the batches that caused it.
 
     The lines of the steps that are undone leave metrics.jsonl, so it stands behind `MetricsLog`.
 
@@ -156,7 +156,7 @@ class RollBack(Callback):
     on_every_rank = True
     num_lines = 20
     max_returns = 3
-    """To the same checkpoint; without a limit a run that always jumps there would never end."""
+    """The largest number of returns to one checkpoint, so that a run cannot loop for ever."""
 
     def __init__(self, run: RunFolder, num_deviations: float, log: MetricsLog) -> None:
         self.run = run
@@ -210,7 +210,7 @@ class RollBack(Callback):
 
 @dataclass(frozen=True)
 class _Line:
-    """What a log line says about the weights: those of the step before its first one."""
+    """The state of the weights by a log line: those of the step before its first one."""
 
     step: int
     loss: float | None
@@ -219,7 +219,7 @@ class _Line:
 
 
 class DivergenceWatch(Callback):
-    """Tells of a training loss that has left what the run had reached, while it trains and at its end.
+    """Detects divergence: a training loss far above the best one, during training and at the end.
 
     That of a language model has diverged if it is not under the loss of guessing by token frequencies (but for
     `near`) and `far` above the run's best; the loss of the first step counts as reached. Of other models the loss must
@@ -231,7 +231,7 @@ class DivergenceWatch(Callback):
     near, far = 0.25, 1.0
     """Nats: how well training text may be guessed by frequencies alone, and more than losses of log lines vary."""
     num_lines = 3
-    """In a row before it is said, as a spike may pass."""
+    """Lines in a row before divergence is reported, as a spike may pass."""
 
     def __init__(self, run: RunFolder, unigram_loss: float | None = None) -> None:
         self.run = run
@@ -294,7 +294,7 @@ class DivergenceWatch(Callback):
         return {"diverged": True, "trouble": trouble}
 
     def advise(self) -> str:
-        """How to start again: from the newest checkpoint whose weights are known to be good, if there is one."""
+        """Advice to restart from the newest checkpoint known to be good, if there is one."""
         if self.unigram_loss is None:
             return "start a new run"
         good = self.find_good_checkpoint()
@@ -303,7 +303,7 @@ class DivergenceWatch(Callback):
         return f"start a new run from the last good checkpoint, model.from={good}"
 
     def find_good_checkpoint(self) -> Path | None:
-        """The newest one from which training went on well: its weights gave the next line a loss and no bad step."""
+        """The newest checkpoint after which training went well: the next line has a finite loss and no bad step."""
         for checkpoint in list_checkpoints(self.run.checkpoints):
             step = int(checkpoint.name.removeprefix("step-"))
             before = max((line.num_skipped for line in self._lines if line.step <= step), default=0)
@@ -316,7 +316,7 @@ class DivergenceWatch(Callback):
 
     @contextmanager
     def naming_good_checkpoint(self) -> Iterator[None]:
-        """Inside, a run that ends for its bad steps says where to begin again."""
+        """Inside the block, the error of a run that ends after bad steps names the checkpoint to restart from."""
         try:
             yield
         except BadStepsError as error:

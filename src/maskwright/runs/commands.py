@@ -1,6 +1,6 @@
-"""The commands as Python functions: one for each, with the names of its options; evaluate and predict have own files.
+"""The commands as Python functions with the names of their options; evaluate and predict have their own files.
 
-What a function needs is imported when it runs, so that a mistake in its arguments is answered without waiting.
+Functions import their modules when they run, so that mistakes in arguments are reported at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _UNFIT = re.compile(r"[^\w.-]+")
-"""What the names of folders do not have."""
+"""Characters that are not used in folder names."""
 _HELD_OUT_SHARE = 0.1
 
 

@@ -1,4 +1,4 @@
-"""The two one-call helpers: a dataset from texts, and a model ready to fit."""
+"""Two functions for a quick start: a dataset from texts, and a model with its trainer."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def create_mlm_training_model(
 ) -> Trainer:
     """A `MaskedLanguageModel` with AdamW and a warm-up and cosine schedule: `.fit(...)` trains it, `.model` is it.
 
-    A `tokenizer` tells the sizes and ids before it.
+    The sizes and ids before it may come from a `tokenizer`.
     """
     model = MaskedLanguageModel(
         encoder,
@@ -204,7 +204,7 @@ def _check_no_column(column: str | None, name: str) -> None:
 
 
 def _check_texts(texts: list[str]) -> list[Document]:
-    """Texts that are not blank; names of files, which would be learnt as text, are refused."""
+    """Texts that are not blank; file names, which would be trained on as text, are refused."""
     if texts and names_source(texts[0]) and all(map(names_source, texts)):
         raise InputError(
             f"a list of strings is a list of texts, and '{texts[0]}' names something to read; give Path('{texts[0]}')"
@@ -230,7 +230,7 @@ def _warn(message: str) -> None:
 
 
 class _PaddedRows(Dataset[dict[str, Tensor]]):
-    """The rows of an epoch one by one, of a loader with one sample to a row."""
+    """The rows of an epoch one by one, from a loader with one sample per row."""
 
     def __init__(self, loader: PackedLoader) -> None:
         self._loader = loader

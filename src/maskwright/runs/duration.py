@@ -1,4 +1,4 @@
-"""How long a run will take on this machine, said before hours are spent."""
+"""Estimate how long a run will take on this machine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from maskwright.training.trainer import Trainer
 
 _LONG_S = 3600.0
 _TIMED_S = 0.5
-"""Gradients that take this long tell the speed; fewer rows would tell more of what a call costs."""
+"""Timed gradients must take at least this long, so that the overhead of a call does not matter."""
 _SLOW_S = 5.0
-"""A first call that takes longer is believed: another would only settle the small change."""
+"""A first call that takes longer is not repeated."""
 
 BuildRows = Callable[[int], PackedBatch]
 """Some rows of the training data, at most so many."""
@@ -78,7 +78,7 @@ class DurationNotice(Callback):
 
 
 def measure_place_s(trainer: Trainer, build_rows: BuildRows, most_rows: int) -> float:
-    """Seconds a token, padding included, of the gradients of a few rows; nothing is learnt from them."""
+    """Seconds per token, padding included, for the gradients of a few rows; weights do not change."""
     step = trainer.engine.begin(trainer.state, trainer.warn)
     num_rows, num_calls = 1, 0
     while True:
@@ -109,7 +109,7 @@ def suggest_shorter_run(config: Config) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """In the largest unit of which there are at least two."""
+    """Format seconds in the largest unit of which there are at least two."""
     for unit, size in _TIME_UNITS:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

@@ -44,9 +44,9 @@ from maskwright.version import __version__
 HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX = "hf", "sentence-transformers", "onnx"
 TARGETS = (HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX)
 MARKER_FILE = "maskwright_export.json"
-"""Says that a folder is an export, with what was measured; only such a folder is ever replaced."""
+"""Marks a folder as an export, with its measurements; only such a folder is ever replaced."""
 _MOST_TEXTS = 2_000
-"""To compare on; the rest of a large corpus is not read."""
+"""The number of texts to compare on; the rest of a large corpus is not read."""
 _CHECKPOINT_DEPTH = 3
 """A checkpoint's model is RUN/checkpoints/step-N/model."""
 
@@ -84,7 +84,7 @@ _Write = Callable[[Path, str, Sequence[str], Say], dict[str, Any]]
 
 
 def export_model(name: str, options: ExportOptions, say: Say) -> Path:
-    """The folder that was written, whole and compared with the model, or not at all."""
+    """Export a model and return the folder, which appears only when it is complete and verified."""
     source = _find_source(resolve_folder(name))
     folder = options.out or _choose_folder(name, source, options.target)
     with owning(folder, say=say):
@@ -233,7 +233,7 @@ def _read_texts(sources: Sequence[SourceLike]) -> list[str]:
 
 
 def _read_origin(source: _Source) -> Origin:
-    """Figures are those of these very weights: a checkpoint has none of the finished run's."""
+    """Facts about exactly these weights: a checkpoint does not get the figures of the finished run."""
     run = source.run
     if run is None:
         return Origin()
@@ -254,7 +254,7 @@ def _find_beginning(config: Config) -> str | None:
 
 
 def _read_progress(run: RunFolder, step: str) -> dict[str, Any]:
-    """How far a checkpoint had come; one that is named otherwise than by its step does not tell."""
+    """The progress of a checkpoint, by its name; empty for other names."""
     if not step.isdigit():
         return {}
     tokens = [int(line["tokens"]) for line in run.read_metrics() if line.get("step") == int(step) and "tokens" in line]
@@ -302,7 +302,7 @@ def write_task_folder(
 
 
 def read_task_origin(run: RunFolder | None, is_checkpoint: bool) -> TaskOrigin:
-    """Figures are those of these very weights: a checkpoint has none of the finished run's."""
+    """Facts about exactly these weights: a checkpoint does not get the figures of the finished run."""
     if run is None:
         return TaskOrigin()
     file = run.path / TASK_FILE

@@ -1,4 +1,4 @@
-"""The run folder: what is in it, and whether a command may start, resume or replace a run there."""
+"""The run folder: its files, and whether a command may start, resume or replace a run in it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from maskwright.training.trackers import TRACKERS_FOLDER
 from maskwright.untrusted import read_yaml
 
 _CORE_SECTIONS = {"run", "model", "tokenizer", "data", "masking", "optimizer", "schedule", "training"}
-"""What the configuration of every run has, also of those begun before sections were added."""
+"""Sections that the configuration of every run has, even of old runs."""
 _FREE_TO_CHANGE = {
     "preset",  # the values it stands for are compared
     "run.name",  # the folder was found by these two
@@ -40,7 +40,7 @@ _FREE_TO_CHANGE = {
     "training.precision",  # the checkpoint knows the one it was computed in
     "training.tensorboard",
 }
-"""What changes no weight of the result, but for the rounding of other kernels."""
+"""Settings that do not change the resulting weights, except for rounding."""
 _MOST_COUNTED = 2**63
 _ADAPTATION_FIGURES = (
     "max_forgetting",
@@ -110,7 +110,7 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        """Whether a run was begun here: a configuration alone does not tell, people keep their own in folders."""
+        """Whether a run was started here; a config.yaml alone is not enough, as it may be the user's own."""
         try:
             values = read_yaml(self.config_file)
         except (OSError, InputError):
@@ -122,11 +122,11 @@ class RunFolder:
         return self.final_file.is_file()
 
     def read_metrics(self) -> list[dict[str, float]]:
-        """The lines of metrics.jsonl; one that a crash cut short or that is damaged otherwise is left out."""
+        """The lines of metrics.jsonl without damaged ones, such as a line cut by a crash."""
         return [line for line in self._parse_metrics() if line is not None]
 
     def find_lost_metrics(self, step: int) -> list[str]:
-        """A sentence for everything that metrics.jsonl should hold of a run that goes on from `step`, and does not."""
+        """A sentence for each part of metrics.jsonl that is missing for a run resumed from `step`."""
         file, lines = self.metrics_file, self._parse_metrics()
         if step == 0:
             return [f"no checkpoint was saved before; the run begins again, and {file} with it"] if lines else []
@@ -157,7 +157,7 @@ class RunFolder:
             write_text(self.metrics_file, kept)
 
     def read_fingerprint(self) -> str:
-        """That of the texts and the tokenizer."""
+        """The fingerprint of the texts and the tokenizer."""
         found = read_json(self.data_file).get("fingerprint")
         if not isinstance(found, str):
             raise InputError(
@@ -167,7 +167,7 @@ class RunFolder:
         return found
 
     def begin(self, config: Config, tokenizer: Tokenizer, data_fingerprint: str, overwrite: bool) -> None:
-        """Write down what the run starts from; what a resumed run has already stays, and must be the same."""
+        """Write the files a run starts with; those of a resumed run stay, and must be the same."""
         if not overwrite and self.data_file.is_file() and self.read_fingerprint() != data_fingerprint:
             raise InputError(
                 f"{self.path} is an unfinished run on other texts or another tokenizer; choose another run.name, or add"
@@ -221,7 +221,9 @@ class RunFolder:
 
 
 def own_run(path: Path, instead: str, say: Say, is_main: bool) -> AbstractContextManager[None]:
-    """Inside, no other command begins, resumes or replaces a run in this folder; the main process sees to that."""
+    """Inside the block, no other command starts, resumes or replaces a run in this folder; the main process holds the
+    lock.
+    """
     if not is_main:
         return nullcontext()
     _check_writable(path)
@@ -229,7 +231,7 @@ def own_run(path: Path, instead: str, say: Say, is_main: bool) -> AbstractContex
 
 
 def find_run(config: Config, overwrite: bool = False) -> RunFolder:
-    """The folder of a new or unfinished run, refused where work would be lost; nothing is written yet."""
+    """The folder of a new or unfinished run; an InputError if work would be lost. Nothing is written yet."""
     run = RunFolder(Path(config.run.out) / config.run.name)
     _check_writable(run.path)
     if not run.path.exists() or all(path.name == LOCK_FILE for path in run.path.iterdir()):
@@ -263,7 +265,9 @@ def _unwritable(path: Path, reason: str | None) -> InputError:
 
 
 def check_same_config(run: RunFolder, config: Config) -> None:
-    """A run goes on, or counts as done, only under the settings it was started with; some change no result."""
+    """A run is resumed, or counts as finished, only with the settings it was started with, except those that change no
+    result.
+    """
     for key, (started, asked) in find_changes(run, config).items():
         raise InputError(
             f"{run.path} is {'a finished' if run.is_finished else 'an unfinished'} run with {key}={started}, this"
@@ -273,7 +277,7 @@ def check_same_config(run: RunFolder, config: Config) -> None:
 
 
 def find_changes(run: RunFolder, config: Config) -> dict[str, tuple[Any, Any]]:
-    """The settings that would change the run's result, as it was started and as it is asked for now."""
+    """Settings that would change the run's result, with their old and new values."""
     started = flatten(load_config(run.config_file).model_dump(by_alias=True))
     asked = flatten(config.model_dump(by_alias=True))
     free = _FREE_TO_CHANGE | _list_free(config)

@@ -1,4 +1,4 @@
-"""Watch what a model forgets while it learns: its loss on general text, before, during and after a run."""
+"""Measure forgetting: a model's loss on general text before, during and after a run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from maskwright.training.distributed.world import World
 from maskwright.training.held_out import Evaluation, evaluate
 
 MEASURED_SHARE = 0.5
-"""Of the general texts, those with the lowest hashes are measured; the others may be learnt from."""
+"""The share of general texts, by lowest hashes, that is used for evaluation; the others may be trained on."""
 _WITHIN_FOLDER = "within"
 _ROWS_PER_BATCH = 16
 
 
 @dataclass
 class Record:
-    """What was measured, kept in the run folder so that a resumed run compares with the same beginning."""
+    """The measurements, kept in the run folder so that a resumed run compares with the same initial loss."""
 
     before: dict[str, float]
     general: list[tuple[int, float]] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Record:
 
 
 def load_general_text(config: Config, tokenizer: Tokenizer, warn: Say) -> PackedLoader | None:
-    """Rows of general text, the same whatever the order of its documents; None if there is nothing to watch."""
+    """Rows of general text, the same whatever the order of its documents; None if forgetting is not measured."""
     if config.forgetting.general is None:
         return None
     if config.training.mode == "rtd":
@@ -60,7 +60,7 @@ def load_general_text(config: Config, tokenizer: Tokenizer, warn: Say) -> Packed
 
 
 class ForgettingGuard(Callback):
-    """Ends the run when the loss on general text has grown too much, and goes back to the last weights within."""
+    """Stops the run when the loss on general text has grown too much, and restores the last weights below the limit."""
 
     on_every_rank = True
 

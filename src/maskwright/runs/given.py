@@ -1,4 +1,4 @@
-"""What a Python caller has in memory, as the folders and files that runs read."""
+"""Objects in memory, such as models and records, as the folders and files that runs read."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class NamedModel:
 
 @contextmanager
 def name_model(model: GivenModel, tokenizer: Any = None) -> Iterator[NamedModel]:
-    """A model by name as it is; one in memory in a folder that goes when the block ends."""
+    """The name of a model; a model in memory is written to a folder that is removed when the block ends."""
     with tempfile.TemporaryDirectory() as folder:
         yield keep_model(model, tokenizer, Path(folder))
 
 
 def keep_model(model: GivenModel, tokenizer: Any, parent: Path) -> NamedModel:
-    """A model by name as it is; one in memory in a folder of `parent` called after its class and its content."""
+    """The name of a model; a model in memory is written to a folder in `parent`, named by its class and a hash."""
     if isinstance(model, str | Path):
         if tokenizer is not None:
             raise InputError(f"tokenizer is for a model in memory; {model} has its own: leave it out")
@@ -70,7 +70,7 @@ def keep_model(model: GivenModel, tokenizer: Any, parent: Path) -> NamedModel:
 
 
 def name_module(module: nn.Module) -> str:
-    """What a configuration calls an encoder of the caller's own: its class and a hash of its weights."""
+    """A name for the caller's own encoder in a configuration: its class and a hash of its weights."""
     digest = hashlib.blake2b()
     for name, tensor in module.state_dict().items():
         digest.update(name.encode() + tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
@@ -78,7 +78,7 @@ def name_module(module: nn.Module) -> str:
 
 
 def take_tokenizer(tokenizer: Any) -> Tokenizer:
-    """The tokenizer of a model in memory: an object, or where one lies."""
+    """The tokenizer of a model in memory: an object or its path."""
     if tokenizer is None:
         raise InputError("a model that is not named comes without a tokenizer; give it as tokenizer=")
     return open_tokenizer(str(tokenizer)) if isinstance(tokenizer, str | Path) else as_tokenizer(tokenizer)
@@ -100,7 +100,7 @@ def name_sources(sources: Any, parent: Path) -> list[SourceLike]:
 
 
 def _is_source(value: Any) -> bool:
-    """A record may have any columns, a source has a path."""
+    """Whether a mapping is a source, which has a path, rather than a record."""
     return isinstance(value, str | Path | SourceConfig) or (isinstance(value, Mapping) and "path" in value)
 
 

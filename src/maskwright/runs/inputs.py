@@ -1,4 +1,4 @@
-"""From a configuration to what a model learns from: a tokenizer and loaders of documents or of pairs of texts."""
+"""The inputs of a run from its configuration: a tokenizer and loaders of documents or pairs of texts."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ _COUNTED_SHARDS = 32
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a run learns from and is measured on."""
+    """The training and evaluation data of a run."""
 
     tokenizer: Tokenizer
     train: PackedLoader
     validation: PackedLoader
     fingerprint: str
-    """Changes with the texts and the tokenizer, so that a run is not resumed on others."""
+    """A hash of the texts and the tokenizer, so that a run is not resumed on others."""
 
 
 def load_data(config: Config, kept_tokenizer: Path | None, warn: Say) -> TrainingData:
-    """Open a prepared folder, or read and tokenize texts here; a run that goes on keeps its own tokenizer."""
+    """Open a prepared folder, or read and tokenize texts here; a resumed run keeps its own tokenizer."""
     if isinstance(config.data.train, str) and is_prepared(config.data.train):
         return _open_prepared(config, Path(config.data.train))
     return _read_texts(config, kept_tokenizer, warn)
@@ -95,7 +95,7 @@ def _pack(
 
 
 def _check_maskable(shards: Shards, tokenizer: Tokenizer) -> None:
-    """Refuse text of which nothing can be learnt: special tokens, that for unknown words among them, are not masked."""
+    """Refuse text with special or unknown tokens only, which are never masked."""
     stores = (shards.store(shard) for shard in range(shards.num_shards))
     counts = np.sum([store.count_ids(tokenizer.vocab_size) for store in stores], axis=0)
     is_special = np.isin(np.arange(len(counts)), tokenizer.all_special_ids)
@@ -160,7 +160,9 @@ def _validation_folder(config: Config, folder: Path) -> Path:
 
 
 def get_tokenizer(config: Config, documents: Callable[[], Iterable[str]], kept: Path | None) -> Tokenizer:
-    """The tokenizer `kept` by a run that goes on, else the configured one, the starting model's, or one trained."""
+    """The tokenizer `kept` by a resumed run, else the configured one, that of the initial model, or a newly trained
+    one.
+    """
     if kept is not None and (kept / "tokenizer.json").is_file():
         return load_tokenizer(kept)
     if config.tokenizer.path is not None:
@@ -213,7 +215,7 @@ def open_shards(folder: str | Path, tokenizer: Tokenizer, **options: Any) -> Pac
 
 
 def count_tokens(loader: PackedLoader, vocab_size: int) -> NDArray[np.int64]:
-    """How often an epoch shows each id; of very many shards, an even choice is counted."""
+    """How often each id occurs in an epoch; of very many shards, an even choice is counted."""
     shards = loader.shards
     chosen = np.unique(np.linspace(0, shards.num_shards - 1, _COUNTED_SHARDS).astype(int))
     counts = [shards.store(shard).count_ids(vocab_size) * shards.weights[shard] for shard in chosen.tolist()]
@@ -288,7 +290,7 @@ def encode_pairs(
 
 
 def warn_of_losses(corpora: Sequence[Shards], row_length: int, warn: Say) -> None:
-    """Say how many pairs were cut, and how many left out."""
+    """Warn of truncated and dropped pairs."""
     stores = [shards.store(shard) for shards in corpora for shard in range(shards.num_shards)]
     pairs = [store for store in stores if isinstance(store, PairStore)]
     num_cut, num_empty = sum(store.num_cut for store in pairs), sum(store.num_empty for store in pairs)

@@ -1,4 +1,4 @@
-"""SIGTERM, Ctrl-C and a failing disk: keep what is there, say how to go on, and leave with the code shells expect."""
+"""SIGTERM, Ctrl-C and a failing disk: save what there is, say how to resume, and exit with the code shells expect."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from maskwright.training.trainer import Trainer
 Result = TypeVar("Result")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PATIENCE_S = 25.0
-"""Clusters kill a job about 30 s after they ask it to end."""
+"""Clusters kill a job about 30 s after SIGTERM."""
 _LOOK_S = 8.0
-"""After so long a process that still hangs looks whether another one is to blame."""
+"""After this long, a process that still hangs checks whether another one has died."""
 _SAME_REQUEST_S = 2.0
 """A cluster signals launcher and processes alike, and the launcher passes it on: that is one request, not two."""
 _WAIT_FOR_ROOM_S = 300.0
 _TRY_EVERY_S = 2.0
-"""How long a run that is at its end waits for room on a full disk, and how often it looks."""
+"""How long a run at its end waits for free disk space, and how often it checks."""
 _ROOM_FOR_MODEL = 1.5
 _SMALL_FILE_BYTES = 1 << 16
 """What must be there before the last checkpoint goes: so many times the model's size, and so much for other files."""
@@ -43,7 +43,7 @@ _GO_ON = "the same command goes on from the last checkpoint"
 
 
 class _Signals:
-    """Takes the signals over while it is open. A signal acts at once, unless `hold` is set, which is told of it.
+    """Handles signals while it is open. A signal acts at once, unless `hold` is set, which is then called.
 
     Python runs handlers in the main thread, which may be inside a computation that does not end, or wait for another
     process. So a thread of its own is woken by the signal too, and ends the process when its time is over or the
@@ -89,11 +89,11 @@ class _Open:
 
 
 class _StopNow(BaseException):
-    """Raised by a signal; no handler of errors takes it for one."""
+    """Raised by a signal; a BaseException, so that error handlers do not catch it."""
 
 
 def _watch(reader: socket.socket) -> None:
-    """Ends the process some time after the first signal; returns when the other end is closed before."""
+    """Ends the process some time after the first signal; returns if the connection is closed before."""
     with reader:
         number, begun_s = 0, 0.0
         while True:
@@ -209,7 +209,7 @@ class GracefulStop(Callback):
             self._leave(self.trainer.agreed_signal)
 
     def on_train_end(self) -> None:
-        """A signal that came after the last epoch ends the run here; from here on they act at once."""
+        """A signal received after the last epoch ends the run here; later signals act at once."""
         self.trainer.finish_writing()
         if self.trainer.agree_on_signal():
             self._leave(self.trainer.agreed_signal)
@@ -242,10 +242,10 @@ class GracefulStop(Callback):
 
 
 class LastWrites:
-    """What the main process writes at the end of a run.
+    """The files that the main process writes at the end of a run.
 
-    On a full disk old checkpoints go first, then it waits a while. The last whole checkpoint goes only for the model:
-    when that is saved, or when nothing else would save it.
+    On a full disk old checkpoints are removed first; then it waits a while. The last whole checkpoint is removed only
+    for the model: when that is saved, or when nothing else would make room for it.
     """
 
     def __init__(self, run: RunFolder, trainer: Trainer, training: TrainingConfig, say: Callable[[str], None]) -> None:
@@ -257,7 +257,9 @@ class LastWrites:
         self._end_s: float | None = None
 
     def keep(self, save_model: Callable[[], None]) -> None:
-        """The last checkpoint, the model and the metrics; a checkpoint that is too large gives way to the model."""
+        """Write the last checkpoint, the model and the metrics; a checkpoint that is too large is given up for the
+        model.
+        """
         model_bytes = sum(tensor.nbytes for tensor in self._trainer.model.state_dict().values())
         self.write(lambda: self._keep(save_model), int(_ROOM_FOR_MODEL * model_bytes))
         self._is_model_saved = True
@@ -280,7 +282,7 @@ class LastWrites:
         self._trainer.late_writes.check()
 
     def write(self, write: Callable[[], Result], num_bytes: int = _SMALL_FILE_BYTES) -> Result:
-        """Do it, if need be again and again; `num_bytes` is about how much room it needs."""
+        """Call `write`, with retries; `num_bytes` is about how much space it needs."""
         while True:
             try:
                 return write()

@@ -1,4 +1,4 @@
-"""From a configuration to a model that fits the tokenizer, and reads texts as long as it should."""
+"""Build the model of a configuration, for a tokenizer and a row length."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MAX_SPARE_TOKENS = 128
 
 
 def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
-    """A new model, or the one to continue from under this run's masking and head dropout."""
+    """A new model, or the one to continue from with this run's masking and head dropout."""
     check_objective(config)
     torch.manual_seed(config.run.seed)
     if config.model.from_ is not None:
@@ -75,9 +75,9 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
 
 
 def fit_row_length(config: Config, say: Say, may_change_given: bool = False) -> Config:
-    """Lower `data.max_length` to what the model to continue from takes, and say so.
+    """Lower `data.max_length` to the limit of the model to continue from, and say so.
 
-    A value that the user gave is left for `build_model` to refuse, unless `may_change_given`.
+    A value set by the user is not changed, so `build_model` refuses it, unless `may_change_given`.
     """
     source, length = config.model.from_, config.data.max_length
     _find_encoder_class(config.model.family)  # a mistyped one is said before any text is read
@@ -137,7 +137,7 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
 
 
 def _find_other_shape(config: Config, encoder: nn.Module) -> dict[str, Any]:
-    """The settings of a shape that are not the encoder's."""
+    """Shape settings of the configuration that differ from the encoder's."""
     own = getattr(encoder, "config", None)
     names = (encoder.family.run_settings if isinstance(encoder, PackedEncoder) else None) or {}
     return {
@@ -173,7 +173,7 @@ def _load_to_continue(config: Config, tokenizer: Tokenizer, source: str) -> Trai
 
 
 def _masking_options(config: Config) -> dict[str, Any]:
-    """How to choose and replace tokens; the ratio goes its own way, as it may change during the run."""
+    """Options of the masker; the ratio is separate, as it may change during the run."""
     masking = config.masking
     return {
         "strategy": masking.strategy,
@@ -218,7 +218,7 @@ def load_model(name: str, needs_head: bool = True) -> tuple[MaskedLanguageModel,
 
 
 def check_vocabulary(model: TrainedModel, tokenizer: Tokenizer) -> None:
-    """Catch a tokenizer of another model; a model may have some spare places, as many round their vocabulary up."""
+    """Refuse the tokenizer of another model; a few spare rows are allowed, as many models round their vocabulary up."""
     if not 0 <= model.vocab_size - tokenizer.vocab_size <= _MAX_SPARE_TOKENS:
         raise InputError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model.vocab_size}; use the model's tokenizer"
@@ -237,7 +237,7 @@ def check_vocabulary(model: TrainedModel, tokenizer: Tokenizer) -> None:
 
 
 def _check_same_words(tokenizer: Tokenizer, source: str) -> None:
-    """Two tokenizers can agree in all numbers and differ in every word."""
+    """Refuse a tokenizer of the same size with other tokens."""
     own_tokenizer = _find_tokenizer(source)
     if own_tokenizer is None:
         return
@@ -346,7 +346,7 @@ def check_objective(config: Config) -> None:
 
 
 def choose_kind(config: Config) -> Build:
-    """What makes the model out of an encoder and settings."""
+    """The class, or function, that builds the model from an encoder and settings."""
     check_objective(config)
     phases, training = config.objective, config.training
     if config.pairs.task is not None:
@@ -365,7 +365,7 @@ def choose_kind(config: Config) -> Build:
 
 
 def find_causal_share(phases: list[PhaseConfig], progress: float) -> float:
-    """The share of samples whose next tokens are learnt, at a progress in [0, 1]."""
+    """The share of samples trained on next tokens, at a progress in [0, 1]."""
     phase = next((phase for phase in phases if phase.until is None or progress < phase.until), phases[-1])
     return phase.find_share()
 

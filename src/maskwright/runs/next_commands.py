@@ -1,4 +1,4 @@
-"""Commands to try after a run: they fit what its model can do, its tokenizer and its language, and can be pasted."""
+"""Commands to try after a run: they suit the model, its tokenizer and its language, and can be pasted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from maskwright.text.sources import read_pairs
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _NUM_WORDS = 6
-"""Of the beginning that a causal model is asked to continue."""
+"""Words of the prompt for a causal model."""
 _NUM_SEEN = 200
 _SHORTEST = 20
 """Characters of a held-out example that is worth showing."""
@@ -29,7 +29,7 @@ _SHELL_CHARACTERS = frozenset('"$`\\!')
 def suggest_commands(
     model: Objective, tokenizer: Tokenizer, folder: Path, predictions: PredictionView | None, is_builtin: bool
 ) -> list[str]:
-    """After pre-training: a look at held-out text, then what the model is for."""
+    """After pre-training: a prediction on held-out text, then typical uses of the model."""
     place = shlex.quote(str(folder))
     commands = []
     if predictions is None:
@@ -49,7 +49,7 @@ def suggest_commands(
 
 
 def suggest_prediction(folder: Path, held_out: ExampleSource) -> str:
-    """After fine-tuning: the answer to a short held-out example; pairs to classify are read from their file."""
+    """After fine-tuning: a prediction for a short held-out example; pairs are read from their file."""
     place, examples = shlex.quote(str(folder)), held_out.examples
     texts = min((_list_texts(example) for example in examples[:_NUM_SEEN]), key=_judge_length)
     if isinstance(examples[0], Question):
@@ -74,7 +74,7 @@ def _name_pairs(held_out: ExampleFile, second: str) -> str:
 
 
 def quote(text: str) -> str:
-    """For a shell: in double quotes, which people know, unless something in the text means more in them."""
+    """Quote for a shell: in double quotes, unless the text has characters that are special in them."""
     text = " ".join(text.split())
     return shlex.quote(text) if _SHELL_CHARACTERS & set(text) else f'"{text}"'
 

@@ -1,7 +1,7 @@
 """`maskwright prepare`: sources and a tokenizer to a folder of shards.
 
 The stream of documents is cut into parts of a fixed amount of text. Each part becomes one shard of every split and a
-small record; a part with a record is never tokenized again, so a killed preparation goes on where it was. All of it
+small record; a part with a record is never tokenized again, so a killed preparation resumes where it was. All of it
 happens in a hidden folder beside the output, marked with a key made of the sources' contents, the tokenizer and the
 options: whatever changes any of them makes another key, and the work begins anew. The finished folder takes its place
 in one step, so an earlier output stays whole until then.
@@ -52,7 +52,7 @@ _KEY_FILE = "key.json"
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What decides the contents of the shards, beside sources and tokenizer."""
+    """Options that change the content of the shards, beside sources and tokenizer."""
 
     validation_share: float = 0.01
     quality: QualityConfig = field(default_factory=QualityConfig)
@@ -67,7 +67,7 @@ class PrepareOptions:
 
 @dataclass
 class PartRecord:
-    """What became of one part of the text."""
+    """The record of one finished part of the text."""
 
     num_documents: int = 0
     num_chars: int = 0
@@ -87,7 +87,7 @@ def prepare(
     overwrite: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Make the folder `out`, or find it made already; returns its manifest."""
+    """Prepare the folder `out`, unless it is complete already; returns its manifest."""
     options = options or PrepareOptions()
     if hold_pairs(sources):
         raise InputError("shards hold single texts, the sources give pairs (second_column); train on the files instead")

@@ -54,33 +54,33 @@ _TIMED_LENGTH = 128
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run that is finished has on disk."""
+    """The files of a finished run."""
 
     folder: RunFolder
     figures: dict[str, Any]
 
     @property
     def trouble(self) -> str | None:
-        """Why the model is of no use, and what to do; None where all is well."""
+        """Why the model is unusable, and what to do; None if it is fine."""
         return self.figures.get("trouble")
 
 
 @dataclass(frozen=True)
 class FinishedRun(Finished):
     predictions: PredictionView | None
-    """Held-out sentences and what the model makes of them; None for one that predicts no tokens."""
+    """Held-out sentences with the model's predictions; None if it predicts no tokens."""
     trainer: Trainer
     next_commands: list[str]
-    """What to try with the model."""
+    """Commands to try with the model."""
 
     @property
     def model(self) -> Objective:
-        """With the weights that were evaluated and saved."""
+        """The model, with the weights that were evaluated and saved."""
         return self.trainer.model
 
 
 def pretrain(config: Config | str | Path, overwrite: bool = False, console: Console | None = None) -> FinishedRun:
-    """Run a configuration, or go on with it where it stopped; wrong input is found before anything is written.
+    """Run a configuration, or resume it where it stopped; input is checked before anything is written.
 
     A string is a YAML file or a recipe. Started by `torchrun`, all processes train together and the main one writes.
     """
@@ -109,14 +109,14 @@ def _run(config: Config, overwrite: bool, device: torch.device, console: Console
 
 @dataclass(frozen=True)
 class _Start:
-    """What a run begins with."""
+    """The state at the start of a run."""
 
     run: RunFolder
     data: TrainingData
     model: TrainedModel
     unigram_loss: float
     general: PackedLoader | None
-    """Text of the kind the model knew before, where forgetting is watched."""
+    """General text, if forgetting is measured."""
 
 
 def _begin(config: Config, overwrite: bool, world: World, console: Console) -> _Start:
@@ -141,7 +141,7 @@ def _begin(config: Config, overwrite: bool, world: World, console: Console) -> _
 
 
 def _check_settings(config: Config) -> None:
-    """What only the training would find wrong, after the run has begun."""
+    """Check settings that would otherwise fail only in training."""
     training = config.training
     if training.epochs <= training.initial_epoch:
         raise InputError(
@@ -211,7 +211,7 @@ def _choose_samples(loader: PackedLoader) -> list[int]:
 
 
 def _say(console: Console, text: str, style: str = "yellow") -> None:
-    """A line as it is: never wrapped, brackets never read as markup."""
+    """Print a line unchanged: no wrapping, no markup."""
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -270,7 +270,7 @@ def _resume(config: Config, trainer: Trainer, run: RunFolder, console: Console) 
 
 
 def resume_newest(trainer: Trainer, run: RunFolder, console: Console) -> bool:
-    """Whether a checkpoint was there to go on from."""
+    """Resume from the newest checkpoint; False if there is none."""
     checkpoint, problems = find_resumable(run.checkpoints)
     _check_same_everywhere(checkpoint, trainer.world, run)
     if checkpoint is None and problems:

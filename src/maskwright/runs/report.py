@@ -1,4 +1,4 @@
-"""What a run looks like: curves.png and a self-contained report.html."""
+"""The report of a run: curves.png and a self-contained report.html."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 13px }
 def write_report(
     run: RunFolder, config: Config, figures: dict[str, Any], predictions: PredictionView | None
 ) -> list[str]:
-    """Write both files; the sentences returned say what had to be left out."""
+    """Write both files; returns a sentence for each part that had to be left out."""
     metrics = run.read_metrics()
     notes = []
     try:

@@ -49,7 +49,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Documents:
-    """Texts that can be gone through again and again: lists, or views of files."""
+    """Texts that can be iterated repeatedly: lists, or views of files."""
 
     train: Sequence[Iterable[str]]
     """Those of each source; of pairs, the first and the second text by turns."""
@@ -70,7 +70,7 @@ class Spill:
 
     @property
     def folder(self) -> Path:
-        """The run's own, or the nearest above it that is there already; temporary ones are often in memory."""
+        """The run's folder, or its nearest existing parent; system folders for temporary files are often in memory."""
         for folder in (self._wanted_folder, *self._wanted_folder.absolute().parents):
             if folder.is_dir() and os.access(folder, os.W_OK):
                 return folder
@@ -81,7 +81,7 @@ class Spill:
             return tempfile.TemporaryFile(dir=self.folder)
 
     def collect(self, documents: Iterable[Document]) -> Iterable[Document]:
-        """The documents, to be gone through any number of times."""
+        """Collect documents for repeated iteration."""
         kept: list[Document] = []
         file: _DocumentFile | None = None
         for document in documents:
@@ -160,7 +160,7 @@ class _ChosenTexts:
 
 
 def _choose(*parts: tuple[Iterable[Document], Sequence[int] | None]) -> Iterable[str]:
-    """A list of what is in memory, and a view of what is not."""
+    """A list for texts in memory, a view for texts in files."""
     chosen = _ChosenTexts(parts)
     return list(chosen) if all(isinstance(documents, list) for documents, _ in parts) else chosen
 
@@ -207,7 +207,7 @@ def _build_cleaner(config: QualityConfig, are_pairs: bool) -> Cleaner:
 
 
 def split_documents(sources: Sequence[Iterable[Document]], share: float) -> Documents:
-    """Hold out a share by a hash of each document: the same whatever their order, and none on both sides."""
+    """Hold out a share by a hash of each document: independent of their order; equal documents stay on one side."""
     hashes = [np.fromiter(map(_hash_text, documents), np.uint64) for documents in sources]
     found = np.concatenate([np.empty(0, np.uint64), *hashes])
     num_different = min(len(found), 1 if (found == found[:1]).all() else 2)
@@ -226,7 +226,7 @@ def split_documents(sources: Sequence[Iterable[Document]], share: float) -> Docu
 
 
 def sort_by_hash(texts: Sequence[str]) -> list[str]:
-    """In the order in which `split_documents` would hold them out, whatever theirs was."""
+    """Sort documents by the hash that `split_documents` uses."""
     return sorted(texts, key=_hash_text)
 
 
@@ -255,7 +255,7 @@ _WORD = re.compile(r"\S+\s*")
 
 
 class SampleKey(NamedTuple):
-    """What names one showing of one sample."""
+    """Identifies a sample in an epoch."""
 
     seed: int
     epoch: int
@@ -268,9 +268,9 @@ def augment(text: str, sample_key: SampleKey, config: AugmentationConfig) -> str
 
 
 def augment_text(text: str, sample_key: SampleKey, probability: float = 0.3, dropout: float = 0.1) -> str:
-    """With a probability, the text without some of its words; each is lost at the rate `dropout`, never all of them.
+    """With a probability, drop some words of the text, each at the rate `dropout`, but never all of them.
 
-    Words are what blanks separate, so text of a script without blanks stays as it is.
+    Words are separated by spaces, so text in scripts without spaces is unchanged.
     """
     if not probability or not dropout:
         return text

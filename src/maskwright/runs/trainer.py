@@ -79,4 +79,4 @@ class Trainer(trainer.Trainer):
 
 
 class _NotYetBuiltError(InputError, AttributeError):
-    """Still an AttributeError for those who ask with `hasattr`."""
+    """An AttributeError too, so that `hasattr` returns False."""

@@ -1,4 +1,4 @@
-"""What every section of the configuration has: strict names, and errors that say what would do."""
+"""The base of all sections of the configuration: strict names, and errors that say what is expected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FOREIGN_NAMES = {
     "max_seq_length": "data.max_length",
     "seed": "run.seed",
 }
-"""Settings of other frameworks, with the key of ours."""
+"""Settings of other frameworks, with our keys."""
 _UNKNOWN_NAME = ("extra_forbidden", "no_such_attribute")
 _WHOLE_NUMBER = dict.fromkeys(
     ("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number, such as 3"
@@ -69,13 +69,13 @@ _EXPECTATIONS = {
     "less_than": "a value less than {lt:g}",
     "less_than_equal": "a value less than or equal to {le:g}",
 }
-"""What would do, by the kind of problem that pydantic names; the fields in braces are of its context."""
+"""What is expected, by pydantic's error type; fields in braces come from its context."""
 
 
 class Section(BaseModel):
     """A group of settings; unknown names are errors, and assignments are checked like the constructor's arguments.
 
-    A value that does not do raises an `InputError` that says what would.
+    A wrong value raises an `InputError` that says what is expected.
     """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, populate_by_name=True, allow_inf_nan=False)
@@ -85,7 +85,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _spell_path(cls, value: Any) -> Any:
-        """Settings name files by strings, as YAML does; a `Path` is as good."""
+        """Settings name files by strings, as YAML does; a `Path` is accepted too."""
         return str(value) if isinstance(value, PurePath) else value
 
     if not TYPE_CHECKING:  # a type checker knows the arguments of each section
@@ -128,7 +128,7 @@ def read_value(text: str) -> Any:
 
 
 def explain(error: ValidationError, root: type[Section], spellings: Mapping[str, str] | None = None) -> str:
-    """The first problem, a mistyped name before others, with the dotted key, the value found and what would do.
+    """The first problem (misspelt names first), with the dotted key, the value found and what is expected.
 
     `spellings` are the keys that were written under another name.
     """
@@ -192,7 +192,7 @@ def _fields_by_key(section: type[Section]) -> dict[str, Any]:
 
 
 def _describe_field(section: type[Section], places: Sequence[int | str]) -> str:
-    """What a setting is for, as its description says."""
+    """The description of a setting."""
     names = [place for place in places if isinstance(place, str)]
     field = _fields_by_key(section).get(names[-1]) if names else None
     return f" ({field.description.rstrip('.')})" if field is not None and field.description else ""

@@ -88,7 +88,7 @@ class DataConfig(Section):
     @field_validator("train", "validation", mode="before")
     @classmethod
     def _read_sources(cls, value: Any) -> Any:
-        """A path stays one; mappings and lists are sources."""
+        """Read mappings and lists as sources; a path stays a path."""
         if isinstance(value, Path):
             return str(value)
         return value if value is None or isinstance(value, str) else build_sources(value)
@@ -98,7 +98,7 @@ SourceLike = str | Path | Mapping[str, Any] | SourceConfig
 
 
 class QualityConfig(Section):
-    """Which documents are kept, and how their text is cleaned; every step is off unless it is set."""
+    """Which documents are kept, and how their text is cleaned; every step is off by default."""
 
     unicode: Literal["nfc", "nfkc"] | None = Field(
         default=None, description="Unicode normalization form for texts; unset: none."
@@ -159,7 +159,7 @@ def build_sources(sources: SourceLike | Sequence[SourceLike]) -> list[SourceConf
 
 
 def check_can_hold_out(sources: Sequence[SourceConfig]) -> None:
-    """Refuse to hold documents out of texts that are read as sentences too, which would be learnt from."""
+    """Refuse to hold out documents of a source that is also read as sentences, since those would be trained on."""
     cut = {source.path for source in sources if source.sentences}
     whole = {source.path for source in sources if not source.sentences}
     if both := sorted(cut & whole):

@@ -10,7 +10,7 @@ from maskwright.sections.base import Section
 
 
 class ModelChoice(Section):
-    """Which model a run trains: a new one of a known size or a saved one, its prediction head, what of it learns."""
+    """Which model a run trains: a new one of a known size or a saved one, its prediction head, and what is frozen."""
 
     family: str = Field(default="bert", description="The architecture, such as bert or modernbert.")
     variant: Literal["tiny", "small", "base", "large"] = Field(default="base", description="The size to start from.")

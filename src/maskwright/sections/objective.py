@@ -1,4 +1,4 @@
-"""What is learnt from text: masked tokens, replaced ones, pairs; in phases, and with a watch on what is forgotten."""
+"""Training objectives: masked tokens, replaced tokens, pairs; phases; and the measurement of forgetting."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MaskingConfig(Section):
 
     @property
     def needs_words(self) -> bool:
-        """Whether batches must say where words begin."""
+        """Whether batches need word boundaries."""
         return self.strategy != "token"
 
     @model_validator(mode="after")
@@ -55,7 +55,7 @@ class MaskingConfig(Section):
 
 
 class PhaseConfig(Section):
-    """A part of a run with an objective of its own."""
+    """A part of a run with its own objective."""
 
     mode: Literal["mlm", "clm", "hybrid"] = Field(default="mlm", description="The objective of this phase.")
     until: float | None = Field(
@@ -69,12 +69,12 @@ class PhaseConfig(Section):
     )
 
     def find_share(self) -> float:
-        """The share of samples that are continued, the others have masked tokens filled."""
+        """The share of samples trained on next tokens; the others are trained on masked tokens."""
         return {"mlm": 0.0, "clm": 1.0, "hybrid": self.causal_share}[self.mode]
 
 
 class ReplacedTokensConfig(Section):
-    """training.mode=rtd: a small generator fills masked tokens, the model finds out which (Clark et al. 2020)."""
+    """training.mode=rtd: a small generator fills masked tokens, and the model detects them (Clark et al. 2020)."""
 
     generator_size: float = Field(
         default=0.25, gt=0, le=1, description="Width of the generator as a share of the model's width."
@@ -93,7 +93,7 @@ class PairsConfig(Section):
 
 
 class ForgettingConfig(Section):
-    """A watch on what the model knew before: its loss on general text, before, during and after the run."""
+    """Measure forgetting: the loss on general text before, during and after the run."""
 
     general: str | list[SourceConfig] | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""Six other names of settings under `training`: they stand for our own settings, which alone are kept and saved."""
+"""Six synonyms of settings under `training`; only the settings they stand for are stored and saved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RENAMED = {
 }
 """Each name with the section and the name of the setting it stands for."""
 _SHARES = ("mlm_replace_prob", "mlm_random_prob")
-"""Of the chosen tokens: those that become [MASK], which is what our two shares leave, and random ones."""
+"""Shares of the chosen tokens: those that become [MASK] (1 minus our two shares), and random tokens."""
 SYNONYMS = (*_RENAMED, "mlm_replace_prob")
 
 
@@ -45,14 +45,14 @@ def translate(values: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, 
 
 
 def find_spellings(layers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Our dotted key of every other name that is used, with that name: complaints should speak of what was written."""
+    """The synonyms that are used, by our dotted keys, so that errors name what the user wrote."""
     sections = [layer.get("training") for layer in layers]
     used = {name for section in sections if isinstance(section, Mapping) for name in section}
     return {".".join(key): f"training.{name}" for name, key in _RENAMED.items() if name in used}
 
 
 class _Configuration(Protocol):
-    """What is needed of the whole configuration, which is built of the sections."""
+    """The part of the whole configuration that is needed here."""
 
     @property
     def masking(self) -> MaskingConfig: ...

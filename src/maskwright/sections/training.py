@@ -1,4 +1,4 @@
-"""Optimizer, schedule and the run of the loop."""
+"""Optimizer, learning-rate schedule and training loop."""
 
 from __future__ import annotations
 

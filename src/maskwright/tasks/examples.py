@@ -50,14 +50,14 @@ _LABELS = (
     "quality",
 )
 _LABELS_OF_ONE_TEXT = {"category", "class", "intent", "sentiment", "emotion", "topic"}
-"""They say what a text is about, not whether two belong together."""
+"""Names of labels for single texts, not for pairs."""
 NO_CONSENSUS = ("gold_label", "-")
-"""How SNLI and MNLI mark pairs on which their annotators did not agree; everybody leaves them out."""
+"""The labels of pairs without annotator agreement in SNLI and MNLI; such pairs are dropped, as is usual."""
 
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """What the user named; None is guessed, but no second text is guessed beside a text that was named."""
+    """Columns named by the user. None means: guess it, except for a second text beside a named first one."""
 
     text: str | None = None
     second: str | None = None
@@ -76,7 +76,7 @@ class Columns:
 
 
 def choose_columns(path: Path, found: Sequence[str], named: ColumnNames, needs_pair: bool) -> Columns:
-    """The columns to read, of those a file has."""
+    """Choose the columns to read from those of a file."""
     text, second = choose_texts(path, found, named, needs_pair)
     label = find_label(found, named)
     if label is None:
@@ -91,7 +91,7 @@ def choose_columns(path: Path, found: Sequence[str], named: ColumnNames, needs_p
 
 
 def choose_texts(path: Path, found: Sequence[str], named: ColumnNames, needs_pair: bool) -> tuple[str, str | None]:
-    """The columns of the texts alone."""
+    """Choose the columns of the texts."""
     for name, option in ((named.text, "text"), (named.second, "second"), (named.label, "label")):
         if name is not None and name not in found:
             raise InputError(
@@ -108,12 +108,12 @@ def choose_texts(path: Path, found: Sequence[str], named: ColumnNames, needs_pai
 
 
 def find_label(found: Sequence[str], named: ColumnNames) -> str | None:
-    """The column of the label; None where none is known by its name."""
+    """The column of the label; None if no column has a known name."""
     return named.label or next(iter(_list_known_labels(found)), None)
 
 
 def list_pair_labels(found: Sequence[str]) -> list[str]:
-    """The columns whose names say how much two texts belong together, the likeliest first."""
+    """Columns that may hold a similarity label, the most likely first."""
     return [name for name in _list_known_labels(found) if name.lower() not in _LABELS_OF_ONE_TEXT]
 
 
@@ -151,25 +151,25 @@ class Example:
     text: str
     second: str | None
     label: Any
-    """As the file has it."""
+    """The label as in the file."""
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """What a model learns from."""
+        """The content that a model learns from, for hashes."""
         return self.text, self.second, self.label
 
 
 @dataclass(frozen=True)
 class ExampleFile:
-    """The examples of a file, and what was left out of them."""
+    """The examples of a file, with counts of dropped records."""
 
     path: Path
     columns: Columns
     examples: list[Example]
     num_blank: int
-    """Records left out, as a text of theirs is empty."""
+    """Records dropped because a text is empty."""
     num_undecided: int
-    """Records left out, as their annotators did not agree."""
+    """Records dropped because their annotators did not agree."""
 
     def describe(self) -> str:
         left_out = [(self.num_blank, "with an empty text"), (self.num_undecided, "without an agreed label")]
@@ -177,7 +177,7 @@ class ExampleFile:
         return f"{len(self.examples):,} examples of {self.path}, {self.columns}{tail}"
 
     def check_same_form(self, other: ExampleFile) -> None:
-        """Refuse a held-out file of single texts beside pairs, or the other way round."""
+        """Refuse single texts for training with pairs for evaluation, or the reverse."""
         if (self.columns.second is None) == (other.columns.second is None):
             return
         pairs, single = (self, other) if other.columns.second is None else (other, self)
@@ -190,7 +190,7 @@ class ExampleFile:
 def read_examples(
     source: str | Path | Table, named: ColumnNames, needs_pair: bool = False, may_be_unlabelled: bool = False
 ) -> ExampleFile:
-    """The examples of a file; those without text are counted and left out, those without a label are refused."""
+    """The examples of a file; those without text are counted and dropped, those without a label are refused."""
     table = read_table(source)
     columns = choose_columns(table.path, table.columns, named, needs_pair)
     decided = [one for one in table.records if (columns.label, one.values.get(columns.label)) != NO_CONSENSUS]

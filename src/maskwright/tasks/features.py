@@ -1,4 +1,4 @@
-"""Examples to tokens, each short enough for the model."""
+"""Tokenize examples, each short enough for the model."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Features:
     store: TokenStore
     """A `PairStore` for pairs of texts."""
     examples: list[Any]
-    """Those that have tokens, one for each document of the store."""
+    """The examples with tokens, one for each document of the store."""
     num_cut: int
-    """Examples that lost their end."""
+    """Examples that were truncated."""
     num_empty: int
-    """Examples left out, as nothing of a text became a token."""
+    """Examples dropped because a text has no tokens."""
     notes: tuple[str, ...] = field(default=(), kw_only=True)
-    """What else the user should know, as counts of things and what became of them."""
+    """Further notes for the user."""
 
     @property
     def are_pairs(self) -> bool:
@@ -44,7 +44,7 @@ class Features:
 
 
 def featurize(examples: Sequence[Example], tokenizer: Tokenizer, max_length: int) -> Features:
-    """Texts longer than the model lose their end; of a pair the longer one does first, as in BERT."""
+    """Texts longer than the model are truncated; in a pair the longer text first, as in BERT."""
     firsts = tokenizer.encode_batch([example.text for example in examples])
     if examples[0].second is None:
         return _featurize_texts(examples, firsts, tokenizer.vocab_size, max_length - NUM_SPECIALS)
@@ -74,7 +74,7 @@ def _keep(examples: Sequence[Example], is_kept: Sequence[bool]) -> list[Example]
 
 
 def find_tokens_between(tokenizer: Tokenizer) -> list[int]:
-    """What the tokenizer puts between two texts beside one separator: RoBERTa has two of them there."""
+    """Extra tokens between two texts beside one separator: RoBERTa has two separators."""
     ids = tokenizer.backend.encode("", "").ids
     num_separators = ids.count(tokenizer.sep_token_id)
     return [tokenizer.sep_token_id] * max(0, num_separators - 2)

@@ -1,7 +1,7 @@
-"""Tasks on encoders that only `transformers` knows: the head is that of its own class for the task.
+"""Tasks on encoders that only `transformers` knows, with the head of its class for the task.
 
-A family without such a class gets a head of ours on its hidden states. Its folder is read by this program, and by
-`AutoModel`, which takes the encoder out of it.
+A family without such a class gets our own head on its hidden states. Such a folder is read by Maskwright; `AutoModel`
+reads the encoder in it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def load_foreign_encoder(config: Mapping[str, Any], weights: Mapping[str, Tensor
 
 
 def find_missing_class(kind: TaskKind, encoder: TransformersEncoder) -> str | None:
-    """What transformers would call its class of the encoder for a task, where it has none."""
+    """The name that transformers' class for the task would have, if there is no such class; else None."""
     has_class = type(encoder.config) in getattr(import_module("transformers"), kind.their_classes)
     return None if has_class else _name_class(kind.their_classes, encoder)
 
@@ -79,7 +79,9 @@ def build_foreign(
     folder: Path,
     is_new: bool = False,
 ) -> tuple[TransformersEncoder, TaskHead]:
-    """The encoder and the head of a task, filled; where `is_new` the last layer is drawn anew, and what is missing."""
+    """The encoder and the task head with their weights; if `is_new`, the last layer and missing weights are
+    initialised.
+    """
     if own := read_own_settings(config, NLP_HEAD_PART):
         encoder = load_foreign_encoder(config, weights, folder)
         given_head = load_nlp_head(own, encoder.hidden_size)
@@ -102,12 +104,12 @@ def build_foreign(
 
 
 def has_own_head(task_head: TaskHead) -> bool:
-    """Whether the head is ours on an encoder of theirs, as transformers has none for it."""
+    """Whether the head is our own on an encoder of transformers, which has none for the task."""
     return task_head.files.architecture.startswith(OWN_TYPE_PREFIX)
 
 
 def _build_own_head(classes: str, encoder: TransformersEncoder, num_outputs: int) -> TaskHead:
-    """In the way of BERT's and RoBERTa's, which most families have."""
+    """A head like that of BERT and RoBERTa, which most families have."""
     architecture = f"{OWN_TYPE_PREFIX}{_name_class(classes, encoder)}"
     given = getattr(encoder.config, "hidden_dropout_prob", None)
     dropout = float(given) if isinstance(given, int | float) else _USUAL_DROPOUT
@@ -133,7 +135,7 @@ def describe_foreign(encoder: TransformersEncoder, task_head: TaskHead) -> dict[
 
 
 def name_foreign(encoder: TransformersEncoder, task_head: TaskHead) -> dict[str, str]:
-    """Names in their file by those in the encoder; of tied weights the one that they store."""
+    """Names in their file by names in the encoder; for tied weights the one that is stored."""
     model = encoder.model
     state, ties = model.state_dict(keep_vars=True), dict(model.all_tied_weights_keys)
     tied = {name for name, other in ties.items() if other in state and state.get(name) is state[other]}

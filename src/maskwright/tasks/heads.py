@@ -1,4 +1,4 @@
-"""What stands on an encoder: hidden states of packed rows to logits of texts, tokens or spans, or to vectors of texts.
+"""Task heads: hidden states of packed rows to logits of texts, tokens or spans, or to vectors of texts.
 
 The heads for texts, tokens and spans are those of each family's ...ForSequenceClassification, ...ForTokenClassification
 and ...ForQuestionAnswering in transformers; vectors are pooled as sentence-transformers does.
@@ -30,7 +30,9 @@ Pooling = Literal["cls", "mean"]
 
 
 def pool(hidden: Tensor, batch: PackedBatch, num_documents: int, pooling: Pooling) -> Tensor:
-    """(B, N, D): the state of each document's first token, or the mean of all; meaningless where a row has fewer."""
+    """(B, N, D): the state of each document's first token, or the mean of its tokens; meaningless if a row has fewer
+    documents.
+    """
     return _pool_first(hidden, batch, num_documents) if pooling == "cls" else _pool_mean(hidden, batch, num_documents)
 
 
@@ -44,7 +46,7 @@ def _pool_first(hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tenso
 
 
 def _pool_mean(hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor:
-    """As a product, whose order of summation is the same in every run, and in fp32 whatever the precision."""
+    """Mean pooling as a matrix product in fp32, whose order of summation is the same in every run."""
     numbers = torch.arange(1, num_documents + 1, device=hidden.device)
     belongs = (batch.document_ids[:, None, :] == numbers[:, None]).float()
     states = hidden.float().masked_fill(batch.is_padding[..., None], 0.0)
@@ -66,19 +68,19 @@ class TaskOutput(dict[str, Tensor]):
 
 @dataclass(frozen=True)
 class HeadFiles:
-    """How a model folder of Hugging Face's layout writes a head down."""
+    """The description of a head in a model folder of Hugging Face's layout."""
 
     architecture: str
     modules: Mapping[str, str]
     """Their names of the head's modules."""
     settings: Mapping[str, Any]
-    """What config.json says of the head."""
+    """The head's settings in config.json."""
     small_files: Mapping[str, Any] = field(default_factory=dict)
-    """What further JSON files hold, by their names."""
+    """Other JSON files, by name."""
 
 
 class TaskHead(nn.Module, ABC):
-    """One subclass for each place that logits are made of: whole documents here, their tokens elsewhere."""
+    """The base class of task heads. Logits are of whole documents, or of tokens with `is_per_token`."""
 
     files: HeadFiles
     is_per_token: ClassVar[bool] = False
@@ -87,17 +89,17 @@ class TaskHead(nn.Module, ABC):
     @property
     @abstractmethod
     def output(self) -> nn.Linear | None:
-        """The last layer, whose size is the task's; None for a head without weights."""
+        """The last layer, with one output per logit; None for a head without weights."""
 
     @abstractmethod
     def forward(self, hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor:
         """Logits of hidden states (B, S, D)."""
 
     def fit_to(self, encoder: nn.Module) -> None:
-        """Take note of the encoder that it stands on; one that was built for its encoder knows it."""
+        """Adapt the head to its encoder, if it was built without one."""
 
     def build_task(self) -> Task:
-        """The task it was made for, if it knows."""
+        """The task that the head was made for, if known."""
         raise InputError(f"a {type(self).__name__} does not say what it is asked; give the task")
 
 
@@ -110,7 +112,7 @@ class SequenceHeadShape:
     """Whether dropout comes before the dense layer as well as after it."""
     has_dense_bias: bool = True
     norm_eps: float | None = None
-    """Of a norm behind the activation; None: there is none."""
+    """Epsilon of a norm after the activation; None: no norm."""
     has_norm_bias: bool = False
 
     def __post_init__(self) -> None:
@@ -148,12 +150,12 @@ class SequenceTransform(nn.Module):
 
 
 class Answered(nn.Module):
-    """Stands where the encoder's class has a head of its own: what comes in are the logits."""
+    """A head for encoders whose class has its own head: the inputs are the logits."""
 
     output: nn.Linear
 
     def __init__(self, output: nn.Linear) -> None:
-        """`output` is the last layer of that head, which stays the encoder's alone."""
+        """`output` is the last layer of that head; its weights belong to the encoder."""
         super().__init__()
         self.__dict__["output"] = output  # not as a module, whose weights would be counted twice
 
@@ -180,7 +182,7 @@ class SequenceHead(TaskHead):
 
 
 def count_documents(batch: PackedBatch) -> int:
-    """The most documents of a row; waits for the device."""
+    """The largest number of documents in a row; synchronises with the device."""
     return int(torch.clamp(batch.document_ids.max(), min=1))
 
 
@@ -199,7 +201,7 @@ SEQUENCE_ARCHITECTURE = "ForSequenceClassification"
 
 
 def build_sequence_head(encoder: PackedEncoder, num_outputs: int, config: Mapping[str, Any]) -> SequenceHead:
-    """A new head in the way of the encoder's family; `config` is the config.json it came with."""
+    """A new head like that of the encoder's family; `config` is the encoder's config.json."""
     transform, files = build_dense_transform(encoder, num_outputs, encoder.family.sequence_head, config)
     return SequenceHead(transform, files, transform.shape.pooling)
 
@@ -207,7 +209,7 @@ def build_sequence_head(encoder: PackedEncoder, num_outputs: int, config: Mappin
 def build_dense_transform(
     encoder: PackedEncoder, num_outputs: int, layout: TaskHeadLayout, config: Mapping[str, Any]
 ) -> tuple[SequenceTransform, HeadFiles]:
-    """A dense layer and the logits as a layout has them, and how its files name them."""
+    """The layers of a head with this layout, and the description of its files."""
 
     def read(name: str) -> Any:
         usual = getattr(layout, name)
@@ -262,7 +264,7 @@ class TokenTransform(nn.Module):
 
 
 class TokenHead(TaskHead):
-    """Logits (B, S, C) of tokens; those between words' first tokens are nobody's answer."""
+    """Logits (B, S, C) of tokens; only those of words' first tokens are used."""
 
     is_per_token = True
 
@@ -280,14 +282,14 @@ class TokenHead(TaskHead):
 
 
 def build_token_head(encoder: PackedEncoder, num_outputs: int, config: Mapping[str, Any]) -> TokenHead:
-    """A new head in the way of the encoder's family; `config` is the config.json it came with."""
+    """A new head like that of the encoder's family; `config` is the encoder's config.json."""
     return build_per_token(encoder, num_outputs, encoder.family.token_head, config)
 
 
 def build_per_token(
     encoder: PackedEncoder, num_outputs: int, layout: TaskHeadLayout, config: Mapping[str, Any]
 ) -> TokenHead:
-    """A head for every token as a layout has it."""
+    """A per-token head with this layout."""
     if layout.dense is not None:
         return TokenHead(*build_dense_transform(encoder, num_outputs, layout, config))
     dropout = read_dropout(layout, encoder, config)
@@ -300,13 +302,13 @@ SPAN_ARCHITECTURE = "ForQuestionAnswering"
 
 
 def build_span_head(encoder: PackedEncoder, num_outputs: int, config: Mapping[str, Any]) -> TokenHead:
-    """A new head in the way of the encoder's family; `config` is the config.json it came with."""
+    """A new head like that of the encoder's family; `config` is the encoder's config.json."""
     return build_per_token(encoder, num_outputs, encoder.family.span_head, config)
 
 
 POOLINGS = ("mean", "cls")
 SETTINGS_PART = "similarity"
-"""Where config.json keeps the settings of the task, in the object that is ours."""
+"""The key of the task's settings in our part of config.json."""
 
 
 class EmbeddingHead(TaskHead):
@@ -324,7 +326,7 @@ class EmbeddingHead(TaskHead):
 
 
 def build_embedding_head(encoder: TunedEncoder, num_outputs: int, config: Mapping[str, Any]) -> EmbeddingHead:
-    """The head that a config.json of the task asks for."""
+    """The head for a config.json of the task."""
     settings = read_own_settings(config, SETTINGS_PART)
     pooling = check_pooling(str(settings.get("pooling")))
     given = settings.get("max_length")

@@ -67,11 +67,11 @@ class ExampleSource(Protocol):
     def examples(self) -> list[Any]: ...
 
     def describe(self) -> str:
-        """How many there are, and what was guessed and left out."""
+        """A summary: the number of examples, guessed columns and dropped records."""
         ...
 
     def check_same_form(self, other: Self) -> None:
-        """Refuse a held-out file that does not go with this one."""
+        """Refuse a held-out file of another form."""
         ...
 
 
@@ -83,17 +83,17 @@ _TEXT_COLUMNS: Mapping[int, Sequence[str]] = {2: ("text", "label"), 3: (*_PAIR_C
 class TaskKind:
     read: Callable[[str | Path | Table, TaskConfig], ExampleSource]
     featurize: Callable[[Sequence[Any], Tokenizer, int, TaskConfig], Features]
-    """Examples to documents of so many tokens at most."""
+    """A function that tokenizes examples to documents of limited length."""
     build_head: Callable[[PackedEncoder, int, Mapping[str, Any]], TaskHead]
     from_examples: Callable[[Sequence[Any], TaskConfig], Task]
-    """The task that training examples ask for."""
+    """A function that builds the task for training examples."""
     from_description: Callable[[Mapping[str, Any]], Task]
     """The task of a saved model, from its config.json."""
     their_classes: str
-    """The table of transformers with its classes for the task, for encoders that only transformers knows."""
+    """The name of transformers' mapping of classes for the task, for foreign encoders."""
     loader: type[TaskLoader] = TaskLoader
     own_settings: tuple[str, ...] = ()
-    """Those of `TaskConfig` that not every task has."""
+    """The settings of `TaskConfig` that only some tasks have."""
     tuple_columns: Mapping[int, Sequence[str]] = field(default_factory=lambda: _TEXT_COLUMNS)
     """The columns of examples that are given as tuples, by their size."""
 
@@ -107,7 +107,7 @@ def _read_pairs(source: str | Path | Table, config: TaskConfig) -> ExampleFile:
 
 
 def _read_multi_label(source: str | Path | Table, config: TaskConfig) -> ExampleFile:
-    """An example may have no class, and then an empty field."""
+    """Read an example that may have no class (an empty field)."""
     return read_examples(source, _name_columns(config), may_be_unlabelled=True)
 
 
@@ -211,7 +211,7 @@ def check_own_settings(config: TaskConfig) -> None:
 
 
 def find_described_kind(config: Mapping[str, Any], folder: Path) -> TaskKind:
-    """The task of a saved model; where nothing is said, a single output is a measure, as transformers takes it."""
+    """The task of a saved model; by default a single output means regression, as in transformers."""
     own_head = read_own_settings(config, NLP_HEAD_PART)
     refuse_unknown_fields(own_head, {one.name for one in fields(NLPTaskConfig)}, folder / CONFIG_FILE)
     refuse_unknown_fields(read_own_settings(config, SETTINGS_PART), _SIMILARITY_FIELDS, folder / CONFIG_FILE)

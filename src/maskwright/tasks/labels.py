@@ -14,7 +14,7 @@ from maskwright.text.tokenizer.tokenizer import refuse_half_characters
 
 _MAX_NAMED = 12
 _MOST_UNCHECKED = 20
-"""So many classes are believed whatever the number of examples."""
+"""Up to this many classes are accepted for any number of examples."""
 _MOST_DIGITS = 18
 """Longer names are no numbers to sort by; Python refuses to read some."""
 _SEPARATORS = ("|", ";", ",")
@@ -31,7 +31,7 @@ def read_label(example: Example) -> str:
 
 
 def find_separator(examples: Sequence[Example]) -> str | None:
-    """What stands between several labels in one field; None where no field has several."""
+    """The separator of several labels in one field; None if no field has several."""
     fields = [example.label for example in examples if isinstance(example.label, str)]
     return next((one for one in _SEPARATORS if any(one in field for field in fields)), None)
 
@@ -70,7 +70,7 @@ def collect_classes(labels: Sequence[str], num_examples: int, source: str) -> tu
 
 
 def number_classes(classes: Sequence[str]) -> dict[str, Any]:
-    """As config.json has them."""
+    """Ids and names of classes as in config.json."""
     return {
         "id2label": {str(number): name for number, name in enumerate(classes)},
         "label2id": {name: number for number, name in enumerate(classes)},
@@ -78,7 +78,7 @@ def number_classes(classes: Sequence[str]) -> dict[str, Any]:
 
 
 def read_classes(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The classes that a config.json names."""
+    """The classes in a config.json."""
     named = config.get("id2label")
     if not isinstance(named, dict) or not named:
         return ("LABEL_0", "LABEL_1")  # what transformers takes where nothing is said

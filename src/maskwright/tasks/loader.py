@@ -1,7 +1,8 @@
-"""Batches of so many examples, packed into rows with their targets, in an order that is a function of (seed, epoch).
+"""Batches of a fixed number of examples, packed into rows with their targets, in an order that is a function of (seed,
+epoch).
 
-A batch holds the same examples as a padded one would, so published learning rates and batch sizes keep their meaning.
-B rows, S row length, N the most documents of a row.
+A batch holds as many examples as a padded one, so published learning rates and batch sizes apply. B rows, S row length,
+N the most documents of a row.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _NO_ROWS = np.empty(0, np.int64)
 _SHORT_ROW = 128
-"""Examples shorter than this share rows; longer rows would pay more for attention than packing saves."""
+"""Short examples share rows of up to this length; in longer rows attention would cost more than packing saves."""
 _POOL_BATCHES = 50
 """Batches that are cut from one pool: enough to be even, few enough to differ from epoch to epoch."""
 
@@ -40,7 +41,7 @@ class TaskBatch(PackedBatch):
     """Packed rows with targets, whose shape is the task's: (B, N) for one of each document, (B, N, C) for C."""
 
     targets: Tensor | None = field(default=None, metadata=IS_ASKED)
-    """The ignored label, or NaN among floats, where nothing is asked."""
+    """The ignored label, or NaN among floats, where there is no target."""
 
     def __post_init__(self) -> None:
         PackedBatch(**{one.name: getattr(self, one.name) for one in fields(PackedBatch)})  # checks the shapes
@@ -49,7 +50,7 @@ class TaskBatch(PackedBatch):
 
     @property
     def is_asked(self) -> Tensor:
-        """(B, N), or (B, N, W) where W words of a document have one each, whether there is a target."""
+        """(B, N), or (B, N, W) with one target per word: whether there is a target."""
         return find_asked(self.known_targets)
 
     @property
@@ -61,7 +62,7 @@ class TaskBatch(PackedBatch):
 
 @dataclass(frozen=True)
 class AskedBatch(Questions):
-    """Questions about documents or their words: the batch as it is, and its targets as `labels`."""
+    """The unchanged batch with its targets as `labels`, for documents or their words."""
 
     @classmethod
     def of(cls, batch: PackedBatch) -> AskedBatch:
@@ -86,7 +87,7 @@ class TaskLoader:
     ) -> None:
         """`targets` has one row for each example of `features`.
 
-        With `groups_lengths` the examples of a batch are of similar length, for encoders that pad.
+        With `groups_lengths` the examples of a batch have similar lengths, for encoders that pad.
         """
         self.features = features
         self.targets = targets
@@ -102,7 +103,7 @@ class TaskLoader:
 
     @property
     def faster_advice(self) -> str:
-        """What to do where training waits for batches, which are built from tokens in memory."""
+        """Advice if training waits for batches, which are built from tokens in memory."""
         return "free CPU cores for the loader, which other processes take"
 
     @property
@@ -111,7 +112,7 @@ class TaskLoader:
 
     @property
     def needs_whole_batches(self) -> bool:
-        """Whether the loss of a part of a batch would be another one than the part's share of the whole."""
+        """Whether a batch must not be split, because the loss compares its examples."""
         return False
 
     @property
@@ -154,7 +155,7 @@ class TaskLoader:
             yield batch.pin_memory() if torch.cuda.is_available() else batch
 
     def _group_lengths(self, order: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-        """An order whose batches are cut from pools sorted by length, the full batches of an epoch mixed again."""
+        """An order whose batches come from pools sorted by length; full batches are shuffled again."""
         pool_size = _POOL_BATCHES * self.batch_size
         pools = np.split(order, range(pool_size, len(order), pool_size))
         grouped = np.concatenate([pool[np.argsort(-self._sizes[pool], kind="stable")] for pool in pools])
@@ -179,7 +180,9 @@ class TaskLoader:
         return _with_targets(self._assemble(own, num_rows, row_length), targets)
 
     def _choose_row_length(self, sizes: NDArray[np.int64]) -> int:
-        """As long as the longest example, or longer where several fit, but short enough for every rank to get a row."""
+        """The length of the longest example, or more where several fit in a row, but short enough to give every rank a
+        row.
+        """
         share = math.ceil(int(sizes.sum()) / self.world_size)
         return max(int(sizes.max()), min(_SHORT_ROW, share))
 

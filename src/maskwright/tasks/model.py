@@ -1,4 +1,4 @@
-"""An encoder with a head for a task: what a trainer fine-tunes, and its answers to all examples of a loader.
+"""An encoder with a task head, which a trainer fine-tunes, and its predictions for a loader.
 
 B rows, S row length, N documents of a row, C outputs.
 """
@@ -45,7 +45,7 @@ from maskwright.training.micro_batches import MicroBatches
 
 
 class TaskModel(Objective):
-    """Asks for the targets that a batch of examples comes with."""
+    """An objective whose labels are the targets of a batch of examples."""
 
     mode = "task"
     encoder: TunedEncoder
@@ -54,7 +54,9 @@ class TaskModel(Objective):
     def __init__(
         self, encoder: nn.Module, task_head: TaskHead, task: Task | None = None, layer_decay: float = 1.0
     ) -> None:
-        """The task is the head's own unless given; `layer_decay` is a layer's learning rate against the next one's."""
+        """The task defaults to that of the head; `layer_decay` is the ratio of a layer's learning rate to the next
+        layer's.
+        """
         super().__init__()
         self.encoder = cast(TunedEncoder, encoder)
         self.task_head = task_head
@@ -64,11 +66,11 @@ class TaskModel(Objective):
         task_head.fit_to(encoder)
 
     def freeze_layers(self, num_layers: int) -> None:
-        """Keep the embeddings and the first layers as they are."""
+        """Freeze the embeddings and the first layers."""
         freeze_first_layers(self.encoder, num_layers)
 
     def compute_rate_factors(self) -> dict[Tensor, float]:
-        """What the learning rate of each weight is multiplied by; optimizers ask for it."""
+        """The factor of each weight's learning rate, read when the optimizer is built."""
         return compute_rate_factors(self, self.encoder, self.layer_decay)
 
     def forward(

@@ -1,4 +1,4 @@
-"""What a model to be fine-tuned is made of: a pre-trained encoder, a new head, frozen layers and learning rates."""
+"""Build a model for fine-tuning: a pre-trained encoder, a new head, frozen layers and learning rates."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def load_pretrained(folder: Path) -> tuple[TunedEncoder, dict[str, Any], State]:
 def build_new(
     kind: TaskKind, task: Task, encoder: TunedEncoder, config: Mapping[str, Any], weights: State, folder: Path
 ) -> tuple[TunedEncoder, TaskHead]:
-    """A copy of the encoder and a new head for it, which keeps what pre-training left of one.
+    """A copy of the encoder with a new head, which reuses the pre-trained part of a head.
 
-    `config` is the config.json that encoder and weights came with and what the task says of its labels.
+    `config` is the encoder's config.json, with the task's labels.
     """
     if isinstance(encoder, TransformersEncoder):
         own = {name: tensor.clone() for name, tensor in weights.items()}  # transformers takes tensors as they are
@@ -54,7 +54,7 @@ def build_new(
 
 
 def adopt_dense(task_head: TaskHead, encoder: PackedEncoder, weights: Mapping[str, Tensor]) -> bool:
-    """Take what pre-training left of the head, and say whether there was any.
+    """Copy the pre-trained part of the head, and return whether there was one.
 
     That is BERT's pooler, or the transform of ModernBERT's predictions. Labels differ from task to task, so the last
     layer stays new.
@@ -75,7 +75,7 @@ def adopt_dense(task_head: TaskHead, encoder: PackedEncoder, weights: Mapping[st
 
 
 def freeze_first_layers(encoder: nn.Module, num_frozen: int) -> None:
-    """Embeddings and the first layers learn nothing; 0 is the embeddings alone."""
+    """Freeze the embeddings and the first layers; 0 freezes the embeddings only."""
     depths, num_layers = _find_depths(encoder, "freezing some")
     if num_frozen > num_layers:
         raise InputError(f"{num_frozen} layers are to be frozen, the encoder has {num_layers}; freeze at most those")
@@ -97,7 +97,8 @@ def compute_rate_factors(model: nn.Module, encoder: nn.Module, decay: float) -> 
 
 
 def _find_depths(encoder: nn.Module, wish: str) -> tuple[dict[nn.Parameter, int], int]:
-    """0 for embeddings, then 1 for the first layer; what is behind the last layer belongs to it. And how many layers.
+    """The depth of each weight, 0 for embeddings and 1 for the first layer, with weights after the last layer counted
+    to it, and the number of layers.
 
     Layers are lists of as many modules as the encoder has layers, each with weights of its own. What is made before
     them embeds the tokens.
@@ -127,7 +128,7 @@ def _find_depths(encoder: nn.Module, wish: str) -> tuple[dict[nn.Parameter, int]
 
 
 def choose_learning_rate(width: int, weights_size: float) -> float:
-    """BERT-base's usual rate at its width; wider encoders want smaller steps, larger weights want larger ones."""
+    """The usual rate of BERT-base at its width, smaller for wider encoders, and larger for larger weights."""
     rate = _BERT_BASE_RATE * _BERT_BASE_WIDTH / width
     return float(f"{rate * max(1.0, weights_size / _LARGEST_USUAL_SIZE):.1e}")
 

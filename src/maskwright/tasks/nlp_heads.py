@@ -63,7 +63,7 @@ class NLPTaskType(Enum):
 
 
 _NUM_OUTPUTS = {NLPTaskType.TEXT_SIMILARITY: 1, NLPTaskType.QA: _SPAN_OUTPUTS}
-"""Of tasks without classes: one number, or a start and an end."""
+"""The number of outputs of tasks without classes: one number, or start and end."""
 _TASKS = {
     NLPTaskType.MULTI_LABEL_CLASSIFICATION: ("multi-label",),
     NLPTaskType.TEXT_SIMILARITY: ("regression",),
@@ -112,7 +112,7 @@ class NLPTaskConfig:
         return len(self.labels) if self.labels is not None else self.num_classes or 0
 
     def build_task(self) -> Task:
-        """What the head is asked, and how its answers are scored."""
+        """The task of the head."""
         classes = [str(one) for one in (self.labels if self.labels is not None else range(self.num_outputs))]
         match self.task_type:
             case NLPTaskType.TEXT_SIMILARITY:
@@ -127,7 +127,7 @@ class NLPTaskConfig:
 
 
 class NLPHead(TaskHead):
-    """A head that knows its task, and takes what any encoder returns."""
+    """A head with its task, which takes the output of any encoder."""
 
     task_config: NLPTaskConfig
     input_dim: int
@@ -136,9 +136,10 @@ class NLPHead(TaskHead):
         return self.task_config.build_task()
 
     def fit_to(self, encoder: nn.Module) -> None:
-        """Take the files of the family's own head where that computes the same, so that transformers reads the model.
+        """Save the head in the family's own layout if both compute the same, so that transformers loads the model.
 
-        Any other is written under a type of ours, so that transformers refuses it rather than compute something else.
+        Any other head is saved under our own type, so that transformers refuses it instead of computing something
+        different.
         """
         width = find_hidden_size(encoder)
         if width != self.input_dim:
@@ -159,7 +160,7 @@ class NLPHead(TaskHead):
 
     @abstractmethod
     def _build_family_head(self, encoder: PackedEncoder) -> TaskHead:
-        """The head that models of the encoder's family have for the task."""
+        """The head of the encoder's family for the task."""
 
     @abstractmethod
     def _computes_as(self, own: TaskHead) -> bool:

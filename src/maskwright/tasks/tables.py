@@ -1,4 +1,4 @@
-"""Labelled examples as records: separated values and JSON lines, datasets of Hugging Face, and what is in memory."""
+"""Tables of labelled examples: CSV, TSV and JSON lines, Hugging Face datasets, and objects in memory."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Table:
 
 
 MEMORY = "memory:"
-"""What the names of things in memory begin with, where a file would have its path."""
+"""The prefix of names of data in memory, in place of a path."""
 
 
 def read_table(source: str | Path | Table) -> Table:
-    """All records of a file or a dataset, with the columns it has; what is a table already stays as it is.
+    """All records of a file or a dataset, with the columns it has; a table is returned unchanged.
 
     The published files of CoLA and STS-B need no header.
     """
@@ -64,7 +64,7 @@ def read_table(source: str | Path | Table) -> Table:
 
 
 def is_in_memory(data: Any) -> bool:
-    """Whether examples are given rather than named."""
+    """Whether examples are objects in memory rather than a name."""
     return not isinstance(data, str | Path)
 
 
@@ -86,7 +86,7 @@ def _collect(name: str, rows: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def _list_rows(data: Any, name: str) -> Iterable[Any]:
-    """By what the objects can do, so that none of the libraries they come from is needed."""
+    """Duck-typed, so that the libraries of these objects need not be imported."""
     if isinstance(data, Mapping):
         raise InputError(
             f"{name} is a {type(data).__name__} of {', '.join(map(str, data))}; give one of its splits, or a list of"
@@ -117,7 +117,7 @@ def _read_row(row: Any, place: str, tuple_columns: Mapping[int, Sequence[str]]) 
 
 
 def _to_plain(value: Any) -> Any:
-    """Values of arrays as JSON would have them."""
+    """Convert array values to plain Python values."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     return list(value) if isinstance(value, tuple) else value
@@ -155,7 +155,7 @@ def _read_json_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Table:
 
 
 def _read_separated(path: Path, lines: Sequence[tuple[int, str]]) -> Table:
-    """A first line with a tab says that tabs separate, as in the STS benchmark's .csv files."""
+    """Tabs are the separator if the first line has one, as in the STS benchmark's .csv files."""
     has_tabs = bool(lines) and "\t" in lines[0][1]
     rows = _split_at_tabs(lines) if has_tabs or file_format(path) == "tsv" else _split_at_commas(path, lines)
     first = next(rows, None)
@@ -171,7 +171,7 @@ def _read_separated(path: Path, lines: Sequence[tuple[int, str]]) -> Table:
 
 
 def _split_at_tabs(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
-    """Quotes are text, as in all files of GLUE; a field cannot hold a tab."""
+    """Split at tabs; quotes are text, as in GLUE's files, and a field cannot hold a tab."""
     return ((number, line.split("\t")) for number, line in lines if line.strip())
 
 
@@ -189,7 +189,7 @@ def _split_at_commas(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[t
 
 
 def _find_published(row: Sequence[str]) -> tuple[str, ...] | None:
-    """The columns of a published file without a header, known by the look of its first record."""
+    """The columns of a published file without a header, recognised by its first record."""
     if len(row) == len(_COLA) and row[1] in ("0", "1") and row[2] in ("", "*"):
         return _COLA
     if len(row) >= len(_STS_BENCHMARK) and row[0].startswith("main-") and _is_similarity(row[4]):

@@ -20,11 +20,11 @@ from maskwright.tasks.labels import read_classes
 
 Counts = Sequence[float]
 _LEAST_VARIANCE = 1e-12
-"""Of the mean square: below it the difference of two sums is rounding."""
+"""Relative to the mean square; smaller variances are rounding errors."""
 
 
 def compute_f1(num_hits: float, num_predicted: float, num_actual: float) -> float:
-    """The harmonic mean of precision and recall; 0 where there is nothing to find or nothing found."""
+    """The harmonic mean of precision and recall; 0 if there is nothing to find or nothing was found."""
     return 2.0 * num_hits / (num_predicted + num_actual) if num_predicted + num_actual else 0.0
 
 
@@ -45,7 +45,7 @@ def compute_matthews(hits: Counts, predicted: Counts, actual: Counts) -> float:
 
 
 def compute_pearson(count: float, moments: Sequence[float]) -> float:
-    """From the sums of x, y, x*x, y*y and x*y; NaN where one of the two is constant."""
+    """From the sums of x, y, x*x, y*y and x*y; NaN if one of the two is constant."""
     if not count:
         return math.nan
     x, y, xx, yy, xy = (moment / count for moment in moments)
@@ -79,7 +79,7 @@ class Task(nn.Module, ABC):
     """
 
     default_metric: ClassVar[str]
-    """What early stopping watches and tables show, unless another is chosen; larger is better."""
+    """The default metric of early stopping and tables; larger is better."""
 
     @property
     @abstractmethod
@@ -89,34 +89,34 @@ class Task(nn.Module, ABC):
     @property
     @abstractmethod
     def num_figures(self) -> int:
-        """Sums beside loss and count that the metrics are computed from."""
+        """The number of further sums, beside loss and count, for the metrics."""
 
     def choose_metric(self, examples: Sequence[Any]) -> str:
-        """What early stopping watches where these examples are held out, unless another is chosen."""
+        """The default metric of early stopping for these held-out examples."""
         return self.default_metric
 
     def check_examples(self, examples: Sequence[Any]) -> None:
-        """Refuse labels that the model cannot know with an `InputError`, before there are tokens."""
+        """Raise an `InputError` for unknown labels, before tokenizing."""
         self.encode_targets(examples)
 
     @abstractmethod
     def encode_targets(self, examples: Sequence[Any]) -> Tensor:
-        """What the model must answer, one row for each example that became a document of tokens."""
+        """The targets, one row for each example that has tokens."""
 
     def read_labels(self, labels: Tensor) -> Tensor:
-        """Targets (B, 1, ...) of the labels that a caller gives beside a padded batch, as transformers takes them."""
+        """Targets (B, 1, ...) from labels given with a padded batch, as in transformers."""
         return labels[:, None]
 
     def arrange(self, logits: Tensor, batch: PackedBatch, targets: Tensor) -> Tensor:
-        """The logits of what targets (B, N, ...) ask: (B, N, ..., C). The head's logits (B, N, C) are that already."""
+        """Arrange logits like targets (B, N, ...): (B, N, ..., C). By default they already are, (B, N, C)."""
         return logits
 
     @abstractmethod
     def loss_sums(self, logits: Tensor, targets: Tensor) -> LossSums:
-        """The loss and the figures of arranged logits, summed over what is asked."""
+        """The loss and the figures of arranged logits, summed over all targets."""
 
     def condense(self, logits: Tensor) -> Tensor:
-        """What is kept of arranged logits to score and draw all answers at once: (B, N, ...), its shape fixed."""
+        """What is kept of arranged logits for the final scores and pictures: (B, N, ...), with a fixed shape."""
         return logits
 
     @abstractmethod
@@ -125,14 +125,14 @@ class Task(nn.Module, ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What config.json says of the labels, in Hugging Face's words."""
+        """The labels for config.json, under Hugging Face's names."""
 
     @abstractmethod
     def describe_labels(self, targets: Tensor) -> str:
-        """The labels of some targets in a few words, for the user to check."""
+        """A short description of the targets' labels, for the user to check."""
 
     def prepare_head(self, output: nn.Linear, targets: Tensor) -> None:
-        """Set a new head's last layer to what is known before training."""
+        """Initialise a new head's last layer, before training."""
 
     def score_answers(self, answers: Tensor, targets: Tensor, examples: Sequence[Any]) -> Scores:
         """Metrics that need all condensed answers at once, one row for each example, for the final evaluation."""
@@ -144,9 +144,9 @@ class Task(nn.Module, ABC):
 
 
 class OneClassTask(Task):
-    """One of several classes for each thing asked about, by cross-entropy weighted by class where weights are given.
+    """One of several classes for each target, by cross-entropy, with optional class weights.
 
-    The mean is over what is asked, whatever its weight. C classes.
+    The mean is over targets, whatever their weights. C classes.
     """
 
     class_weights: Tensor | None
@@ -169,7 +169,7 @@ class OneClassTask(Task):
         return len(self.classes)
 
     def sum_cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Of logits (..., C) against the numbers of classes (...)."""
+        """Cross-entropy of logits (..., C) with class indices (...)."""
         return F.cross_entropy(
             logits.float().flatten(0, -2),
             targets.flatten(),

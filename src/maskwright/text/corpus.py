@@ -15,10 +15,10 @@ _MAX_EXAMPLES = 3
 
 @dataclass
 class ReadingReport:
-    """What was met while reading, for a warning at the end instead of one per line; of examples it keeps the first."""
+    """Counts problems while reading, for one warning at the end, with the first few examples."""
 
     keeps_long_texts: bool = False
-    """Each text is one, however long; set where each is answered rather than learned from."""
+    """Keep long texts whole, for inference."""
     num_documents: int = 0
     num_blank: int = 0
     """Lines or records without text; normal, so no warning."""
@@ -34,7 +34,7 @@ class ReadingReport:
     _last_long: str = ""
 
     def take(self, text: str) -> str | None:
-        """The text without outer blanks, counted; None if nothing is left."""
+        """The stripped text, counted; None if it is empty."""
         text = text.strip()
         if not text:
             self.num_blank += 1
@@ -62,7 +62,7 @@ class ReadingReport:
             self.long_lines.append(where)
 
     def warnings(self, path: str | Path | None = None) -> list[str]:
-        """One sentence per kind of finding, led by the name of what was read, if it is given."""
+        """One sentence per kind of problem, starting with `name`, if given."""
         name = "" if path is None else f"{path}: "
         warnings = []
         if self.num_invalid_lines:

@@ -1,4 +1,4 @@
-"""Documents seen before, exactly or nearly; the same answers in every run and process, and the first is kept.
+"""Exact and near duplicates of documents; deterministic, and the first of several is kept.
 
 Near duplicates: MinHash (Broder 1997) over runs of five words, found by banding (Leskovec, Rajaraman, Ullman, "Mining
 of Massive Datasets", section 3.4) and confirmed by the similarity that the signatures estimate. Texts are arrays of
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLANK, LETTER, IDEOGRAPH, NUMBER, SYMBOL, OTHER = range(6)
-"""LETTER holds marks too, as the vowel signs of many scripts are; IDEOGRAPH, the letters written without blanks."""
+"""LETTER includes marks, such as the vowel signs of many scripts; IDEOGRAPH means letters of scripts without spaces."""
 
 NUM_KINDS = OTHER + 1
 _KIND_OF_CATEGORY = {"L": LETTER, "M": LETTER, "N": NUMBER, "S": SYMBOL}
@@ -71,7 +71,7 @@ class ExactDuplicates:
         self._digests: set[int] = set()
 
     def is_new(self, text: str) -> bool:
-        """Whether the text was not seen before; from now on it was."""
+        """Whether the text is new; it is then remembered."""
         digest = int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
         num_before = len(self._digests)
         self._digests.add(digest)

@@ -31,11 +31,11 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 MAX_LINE_BYTES = 64 << 20
 """Of a record; a longer line of plain text is cut."""
 MAX_EXPANSION = 500
-"""Text compresses 3 to 10 times, and logs up to 100 times; what grows more is made to fill memory and disk."""
+"""Text compresses 3 to 10 times, and logs up to 100 times; a higher ratio is taken for a decompression bomb."""
 FREE_BYTES = 64 << 20
-"""A compressed file may always grow to so much."""
+"""A compressed file may always expand to this size."""
 _MAX_WINDOW_BYTES = 128 << 20
-"""What decompression may look back on: the limit that zstd's library has of its own; xz -9 needs half of it."""
+"""The largest decompression window, which is zstd's own limit; xz -9 needs half of it."""
 _SNIFFED_BYTES = 8192
 _CHUNK_BYTES = 1 << 20
 _COMPRESSED_BYTES = 1 << 16
@@ -120,7 +120,7 @@ class ByteStream:
         return text.encode("utf-8", "surrogatepass")
 
     def check_text(self) -> None:
-        """Refuse what is no UTF-8 text, judged by its start."""
+        """Refuse files that are not UTF-8 text, judged by their start."""
         if encoding := _guess_wide_encoding(self.start):
             raise InputError(
                 f"{self.path} looks like {encoding} without a byte order mark; convert it to UTF-8, or save it with its"
@@ -175,7 +175,7 @@ def open_stream(path: Path) -> Iterator[ByteStream]:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """The file as it is; what the system says against it becomes an `InputError`."""
+    """Open a file without decompression; errors of the system become an `InputError`."""
     try:
         _refuse_special(path, path.stat().st_mode)
         return path.open("rb")
@@ -188,7 +188,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def _refuse_special(path: Path, mode: int) -> None:
-    """Named pipes, devices and sockets may have no end, or wait for somebody to write."""
+    """Refuse named pipes, devices and sockets, which may block or never end."""
     kind = _SPECIAL_FILES.get(stat.S_IFMT(mode))
     if kind is not None:
         raise InputError(f"{path} is {kind}; give a regular file")
@@ -261,7 +261,7 @@ def file_format(path: Path) -> str | None:
 def find_files(path: str) -> list[Path]:
     """The one file; or, sorted by name, every file of a known format that a folder (at any depth) or glob holds.
 
-    Links are followed, and a file that is reached on several ways counts once.
+    Links are followed, and a file that is reached in several ways counts once.
     """
     place = Path(path).expanduser()
     if _exists(place) and not place.is_dir():
@@ -326,7 +326,7 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether it is a regular file; a folder is none, anything else is refused."""
+    """True for a regular file, False for a folder; anything else is refused."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:

@@ -34,7 +34,7 @@ _JUDGED_CHARS = 1_000_000
 
 @dataclass
 class QualityReport:
-    """What became of the documents; prints as a few short lines."""
+    """Counts of kept and dropped documents; prints as a few short lines."""
 
     num_seen: int = 0
     num_kept: int = 0
@@ -102,7 +102,7 @@ def _build_cleaner(config: QualityConfig) -> Callable[[str], str]:
 
 
 def _build_rejections(config: QualityConfig) -> list[Reject]:
-    """The tests that were asked for, cheap ones first; those for duplicates see only what passed the others."""
+    """The configured filters, cheap ones first; duplicates are searched only among what passed the others."""
     rejections: list[Reject] = [lambda text: None if text else "nothing left"]
     if config.min_chars is not None or config.max_chars is not None:
         rejections.append(_between("characters", len, config.min_chars, config.max_chars))
@@ -161,7 +161,7 @@ class CharacterShares:
 
 
 def compute_character_shares(text: str) -> CharacterShares:
-    """What the text is made of, judged by its first million characters."""
+    """Character shares of a text, from its first million characters."""
     codes = code_points(text[:_JUDGED_CHARS])
     kinds = character_kinds(codes)
     codes = codes[kinds != BLANK]
@@ -180,7 +180,7 @@ class TextPair(NamedTuple):
     second: str
 
     def join(self) -> str:
-        """One text that tells where the second begins, for hashes."""
+        """Both texts as one, with a separator, for hashes."""
         return f"{self.first} \0 {self.second}"
 
 
@@ -188,7 +188,7 @@ Document = str | TextPair
 
 
 def list_texts(documents: Iterable[Document]) -> list[str]:
-    """The texts one after another, those of pairs by turns."""
+    """A flat list of texts, with those of pairs in alternation."""
     return [text for document in documents for text in ((document,) if isinstance(document, str) else document)]
 
 
@@ -210,7 +210,7 @@ class PairCleaner:
 
     @property
     def report(self) -> QualityReport:
-        """Counts of pairs; each that is dropped has one reason, the first that was found."""
+        """Counts of pairs; each dropped pair has one reason, the first that was found."""
         texts, pairs = self._text_cleaner.report, self._pair_cleaner.report
         return QualityReport(self._num_seen, pairs.num_kept, self._num_changed, texts.dropped + pairs.dropped)
 

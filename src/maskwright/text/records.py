@@ -32,7 +32,7 @@ Texts = tuple[str, ...]
 
 @dataclass
 class RecordTally:
-    """Good and broken records of one source; too large a share of broken ones is an `InputError`."""
+    """Counts valid and broken records of a source; too large a share of broken ones is an `InputError`."""
 
     name: str
     max_bad_share: float
@@ -229,7 +229,7 @@ def strip_texts(
 
 
 def replace_surrogates(texts: Texts, where: str, report: ReadingReport) -> Texts:
-    """JSON can spell half of a surrogate pair, which no encoding of text accepts."""
+    """Replace half surrogate pairs, which JSON can hold and no text encoding accepts."""
     try:
         for text in texts:
             text.encode("utf-8")

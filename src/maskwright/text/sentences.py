@@ -1,6 +1,6 @@
-"""Texts to sentences, by punctuation alone: no model of any language, so now and then a cut is wrong.
+"""Split texts into sentences, by punctuation alone, without a language model, so a few splits are wrong.
 
-A text that is too long for one document is cut here too, behind a sentence where there is one.
+Texts that are too long for one document are split here too, after a sentence if possible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ MAX_DOCUMENT_CHARS = 1_000_000
 
 
 def split_sentences(text: str) -> Iterator[str]:
-    """The sentences of a text; none goes over the end of a line, and what has no final mark (a heading) is left out."""
+    """The sentences of a text; a sentence never crosses a line end, and text without a final mark (a heading) is
+    dropped.
+    """
     for line in text.splitlines():
         start = 0
         for end in _END.finditer(line):
@@ -57,7 +59,7 @@ def cut_long_text(text: str) -> Iterator[str]:
 
 
 def find_cut(text: str, start: int = 0) -> int:
-    """Where a document that begins at `start` of a longer text ends: behind a sentence, a blank or any character."""
+    """The end of a document that begins at `start` of a longer text: after a sentence, a space or any character."""
     last = start + MAX_DOCUMENT_CHARS
     near = last - MAX_DOCUMENT_CHARS // 8
     ends = [near + end.end() for end in _END.finditer(text[near : last + 1])]  # one more: what follows the mark

@@ -109,7 +109,7 @@ def _watch(records: Iterator[Texts], tally: RecordTally) -> Iterator[Texts]:
 
 
 def names_source(text: str) -> bool:
-    """Whether a text is rather the name of something to read: a file, a glob of files, a dataset or the corpus."""
+    """Whether a text looks like the name of a source: a file, a glob, a dataset or the built-in corpus."""
     return names_dataset(text) or (" " not in text and file_format(Path(text)) is not None)
 
 

@@ -1,4 +1,4 @@
-"""What a trainer is given, checked: parts of ours are taken, those of other frameworks answered with what to use."""
+"""Checks of a trainer's arguments; for arguments of other frameworks the error says what to use instead."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _PARTS = {
 
 
 def check_parts(model: Any, **parts: Any) -> None:
-    """Refuse what is no part of a trainer, with what would do."""
+    """Raise an InputError for an argument of the wrong type, with an example of the right one."""
     if not isinstance(model, Objective):
         raise InputError(
             f"the model is {_describe(model)}, which has no objective to train; give a MaskedLanguageModel(encoder,"
@@ -99,7 +99,7 @@ def check_number(name: str, value: Any) -> None:
 
 
 def list_callbacks(callbacks: Any) -> list[Callback]:
-    """One callback, several or none, as a list; those of other frameworks have other hooks and are refused."""
+    """One callback, several or none, as a list; callbacks of other frameworks are refused."""
     several = [callbacks] if isinstance(callbacks, Callback) else callbacks or []
     several = list(several) if isinstance(several, Iterable) else [several]
     for callback in several:

@@ -1,4 +1,4 @@
-"""Read batches from whatever holds them: a loader with epochs, a list, a `DataLoader`."""
+"""Read batches from a loader with epochs, a list or a `DataLoader`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _iterate_plain(batches: Batches, start_batch: int) -> Iterator[PackedBatch]:
 
 
 def check_ids(batch: PackedBatch, vocab_size: int) -> None:
-    """Refuse ids that the model has no row for; those on a GPU are not looked at, as that would wait for it."""
+    """Refuse ids outside of the vocabulary; ids on a GPU are not checked, because that would synchronise."""
     if batch.input_ids.is_cpu and batch.input_ids.numel():
         lowest, highest = (int(bound) for bound in batch.input_ids.aminmax())
         if lowest < 0 or highest >= vocab_size:
@@ -47,13 +47,13 @@ def check_ids(batch: PackedBatch, vocab_size: int) -> None:
 
 
 def take_share(batch: BatchType, world: World) -> BatchType:
-    """Every n-th row; where rows are too few for all processes, a row of padding instead, so that all have as many."""
+    """Every n-th row; padding rows are added where rows are too few, so that all processes have equally many."""
     share = batch.map_fields(lambda tensor: tensor[world.rank :: world.size])
     return share.fill_up(-(-batch.num_rows // world.size))
 
 
 def group_batches(batches: Iterable[Item], size: Callable[[], int]) -> Iterator[tuple[list[Item], bool]]:
-    """The next `size()` batches, asked for each time, and whether they are the last; the last group may be smaller."""
+    """Groups of `size()` batches (called for each group), and whether it is the last group, which may be smaller."""
     marked = mark_last(batches)
     for batch, is_last in marked:
         group = [batch]
@@ -72,7 +72,7 @@ def count_batches(batches: Any) -> int | None:
 
 
 def advise_faster(batches: Batches) -> str:
-    """What to do where steps wait for batches: a loader of ours knows that itself (`faster_advice`)."""
+    """Advice for runs whose steps wait for batches; Maskwright's loaders have their own (`faster_advice`)."""
     own: str | None = getattr(batches, "faster_advice", None)
     if own is not None:
         return own

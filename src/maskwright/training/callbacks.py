@@ -1,4 +1,4 @@
-"""Parts that watch a run: override what you need, everything else does nothing.
+"""Callbacks: hooks of the training loop. Override the hooks you need.
 
 Their names and arguments are those of Keras where Keras has them.
 """
@@ -29,7 +29,7 @@ _BETTER: dict[str, Literal["min", "max"]] = {
     **dict.fromkeys(("accuracy", "auc", "precision", "recall", "f1", "exact", "match"), "max"),
     **dict.fromkeys(("matthews", "pearson", "spearman", "score"), "max"),
 }
-"""Whether less or more of a metric is better, by the last word of its name: `val_mlm_accuracy`, `macro_f1`."""
+"""Whether a lower or a higher value is better, by the last word of a metric's name: `val_mlm_accuracy`, `macro_f1`."""
 _MOST_PENDING = 1_000
 _BLOCK_BYTES, _EVENT_BYTES = 4_096, 256
 """More than a scalar takes in TensorBoard's file, which grows by blocks of the disk."""
@@ -45,8 +45,9 @@ class Callback:
 
     trainer: Trainer
     on_every_rank = False
-    """Of several processes only the main one calls a callback, unless this is set; one that saves checkpoints or
-    evaluates needs it."""
+    """With several processes only the main one calls a callback, unless this is True. Callbacks that save checkpoints
+    or evaluate need it.
+    """
 
     def on_train_begin(self) -> None: ...
 
@@ -66,7 +67,7 @@ class Callback:
         """The model has its final weights."""
 
     def on_warning(self, message: str) -> None:
-        """Something asks for attention, such as a checkpoint that could not be written."""
+        """A warning for the user, such as a checkpoint that could not be written."""
 
     def close(self) -> None:
         """Called last, also when the run ended with an error."""
@@ -136,7 +137,7 @@ class ModelCheckpoint(Callback):
 
 
 def write_weights(trainer: Trainer, folder: Path) -> None:
-    """Put the model as it is now in place of the one in a folder; if the disk is full, when there is room."""
+    """Replace the model in a folder with the current one; if the disk is full, as soon as there is room."""
     snapshot = trainer.model.snapshot()
 
     def write() -> None:
@@ -149,9 +150,9 @@ def write_weights(trainer: Trainer, folder: Path) -> None:
 class EarlyStopping(Callback):
     """Ends the run when `monitor` has not improved for `patience` epochs.
 
-    Whether more or less of a metric is better follows from its name; `mode` says it for others.
-    With `best_folder` the weights of the best epoch are kept on disk as well, so that a resumed run can go back to an
-    epoch before the interruption.
+    Whether higher or lower is better follows from the metric's name; for other metrics, set `mode`. With `best_folder`
+    the weights of the best epoch are kept on disk as well, so that a resumed run can go back to an epoch before the
+    interruption.
     """
 
     on_every_rank = True
@@ -179,7 +180,7 @@ class EarlyStopping(Callback):
         self._is_resumed = False
 
     def on_train_begin(self) -> None:
-        """Start afresh, or where a resumed run stood."""
+        """Reset, or restore the state of a resumed run."""
         self._best.check(self.trainer.metric_names)
         self._best.reset()
         self._num_waits, self._best_weights, self.stopped_epoch = 0, None, None
@@ -301,7 +302,9 @@ class TensorBoard(Callback):
         return _BLOCK_BYTES + _EVENT_BYTES * len(self._scalars)
 
     def _write_scalars(self) -> None:
-        """All that are left; after a failure to a new file, as the last one may be cut in the middle of a scalar."""
+        """Write all pending scalars; after a failure into a new file, because the old one may end in the middle of a
+        scalar.
+        """
         # The writer's thread prints a traceback when it finds the disk full, so it is not asked to write then.
         if count_free_bytes(self.log_dir) < self._count_bytes():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.log_dir))
@@ -374,13 +377,15 @@ class _Best:
         self._best = float("inf")
 
     def replay(self, history: Mapping[str, list[float]]) -> None:
-        """Stand where a resumed run stood."""
+        """Restore the state of a resumed run from its history."""
         self.reset()
         for value in history.get(self.monitor, []):
             self.improves({self.monitor: value})
 
     def check(self, names: Sequence[str], hint: str = "") -> None:
-        """Refuse a metric that the run will not have, or of which it is not known what is better, before it starts."""
+        """Before training, refuse a metric that the run will not have, or whose direction (higher or lower is better)
+        is unknown.
+        """
         if self.monitor not in names:
             has_validation = any(name.startswith("val_") for name in names)
             if not hint and str(self.monitor).startswith("val_") and not has_validation:

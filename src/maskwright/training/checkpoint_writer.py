@@ -1,4 +1,4 @@
-"""Writing while training goes on: checkpoints in the background, and what a full disk refuses kept until it fits."""
+"""Write checkpoints in the background, and keep what a full disk refuses in memory until there is room."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CheckpointWriter:
         retention: Retention | None = None,
         background: bool = False,
     ) -> None:
-        """Write at once or in the background; the one before must be finished."""
+        """Write now or in the background; the previous write must be finished."""
         job = _Job(folder, contents, retention, [])
         if background:
             self._pending = job, self._pool.submit(job.write)
@@ -55,12 +55,12 @@ class CheckpointWriter:
                 self._tell(job)
 
     def check(self) -> None:
-        """Report a write that has failed meanwhile."""
+        """Report a background write that has failed."""
         if self._pending is not None and self._pending[1].done():
             self.finish()
 
     def finish(self) -> None:
-        """Wait until everything is written."""
+        """Wait until all writes are finished."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
@@ -74,11 +74,11 @@ class CheckpointWriter:
             raise error
 
     def forget_failed(self) -> None:
-        """Let go of a checkpoint that could not be written, before memory is taken for the next one."""
+        """Free a checkpoint that could not be written, before the next one is copied."""
         self._failed = None
 
     def retry(self) -> None:
-        """Write the newest checkpoint if it could not be written before; raises what still stands in its way."""
+        """Write the newest checkpoint if writing it failed before; raises the error if it fails again."""
         if self._failed is not None:
             try:
                 self._failed.write()
@@ -106,7 +106,7 @@ class LateWrites:
         self._waiting: dict[Path, _Late] = {}
 
     def write(self, path: Path, write: Callable[[], None], num_bytes: int) -> None:
-        """Call `write` now, and again if it failed; it does all that is left to do, also of earlier calls."""
+        """Call `write` now, and again later if it fails; `write` must also do what earlier calls left undone."""
         if not self._attempt(path, write, num_bytes):
             return
         self._warn(
@@ -115,19 +115,19 @@ class LateWrites:
         )
 
     def retry(self) -> None:
-        """Try again whatever there is room for."""
+        """Retry all failed writes."""
         for path, late in list(self._waiting.items()):
             if not is_full(late.error) or count_free_bytes(path) >= late.num_bytes:
                 self._attempt(path, late.write, late.num_bytes)
 
     def check(self, path: Path | None = None) -> None:
-        """Raise what keeps a file, or any of them, from being written."""
+        """Raise the error that keeps this file, or any file, from being written."""
         for waiting, late in self._waiting.items():
             if path in (None, waiting):
                 raise late.error
 
     def _attempt(self, path: Path, write: Callable[[], None], num_bytes: int) -> bool:
-        """Whether it failed for the first time since it last worked."""
+        """Try to write; True if this is the first failure since the last success."""
         try:
             write()
         except OSError as error:

@@ -1,7 +1,7 @@
-"""Checkpoints: a usable model, the optimizer's state and where the run stood; safetensors and JSON only.
+"""Checkpoints: a usable model, the optimizer's state and the training state, in safetensors and JSON only.
 
-A checkpoint folder appears under its name only when it is complete, and its checksums are verified before use. It
-holds whole tensors, so any number of processes can go on from it.
+A checkpoint folder appears under its name only when it is complete, and its checksums are verified before use. It holds
+whole tensors, so any number of processes can resume from it.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ _AVERAGE_FILE = "average.safetensors"
 _STATE_FILE = "state.json"
 _CHECKSUMS_FILE = "checksums.json"
 _FORMAT_VERSION = 1
-"""Of what is beside the model; the first that a checkpoint says, older ones are read alike."""
+"""Version of the files beside the model. Checkpoints without a version are older and are read the same way."""
 BEST_FILE = "best.json"
 _SUFFIXES = (".json", ".safetensors", ".txt")
-"""Of all that is written; what other programs put beside it has no checksum."""
+"""Suffixes of the files we write; files of other programs have no checksum."""
 _LOSSES = ("best_loss", "first_loss")
-"""Of the state; one's own objective may have any."""
+"""Losses in the state, which are not checked: custom objectives may have any."""
 _NEEDED_FILES = (f"{MODEL_FOLDER}/{CONFIG_FILE}", f"{MODEL_FOLDER}/{WEIGHTS_FILE}", _OPTIMIZER_FILE, _STATE_FILE)
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Which checkpoints stay when a new one is written; the best, where one is named, always does."""
+    """Which checkpoints are kept when a new one is written; the best one, if named, is always kept."""
 
     last: int | None = None
-    """The newest so many; None keeps all."""
+    """The number of newest checkpoints to keep; None keeps all."""
     every_steps: int | None = None
-    """Those of steps that are a multiple of it stay for good."""
+    """Checkpoints of steps that are a multiple of this are never removed."""
 
 
 @dataclass(frozen=True)
 class CheckpointContents:
-    """All that a checkpoint will hold, copied so that training can go on while it is written."""
+    """The contents of a checkpoint, copied so that training can continue while they are written."""
 
     step: int
     model: ModelSnapshot
@@ -88,7 +88,7 @@ def collect_contents(
     history: History,
     tokenizer: Any = None,
 ) -> CheckpointContents:
-    """Copy everything; the host goes on while a GPU still copies."""
+    """Copy everything; copies from a GPU are asynchronous."""
     contents = CheckpointContents(
         state.step,
         model.snapshot(tokenizer, wait=False),
@@ -107,8 +107,7 @@ def write_checkpoint(
 ) -> Path:
     """Write `folder/step-N`, and remove what need not stay.
 
-    Does it not fit on the disk, old checkpoints make room for it, one by one (`free_oldest`); `notes` get a sentence
-    for each.
+    If the disk is full, old checkpoints are removed one by one (`free_oldest`); `notes` gets a sentence for each.
     """
     if contents.copied is not None:
         contents.copied.synchronize()
@@ -148,14 +147,14 @@ def _write_files(checkpoint: Path, contents: CheckpointContents) -> None:
 
 
 def _count_bytes(contents: CheckpointContents, folder: Path) -> int:
-    """Those of the tensors, or what the checkpoint before takes on the disk, with its small files."""
+    """The size of the tensors, or of the previous checkpoint on the disk with its small files, if that is larger."""
     parts = (contents.optimizer, contents.average or {})
     num_bytes = contents.model.num_bytes + sum(tensor.nbytes for part in parts for tensor in part.values())
     return max(num_bytes, *(_measure(path) for path in list_checkpoints(folder)[:1]), 0)
 
 
 def _measure(folder: Path) -> int:
-    """The bytes that a folder takes on the disk, where files fill whole blocks."""
+    """The bytes that a folder takes on the disk, rounded up to whole blocks per file."""
     stats = [file.stat() for file in _list_files(folder)]
     return sum(max(stat.st_size, 512 * getattr(stat, "st_blocks", 0)) for stat in stats)
 
@@ -163,10 +162,10 @@ def _measure(folder: Path) -> int:
 def free_oldest(
     folder: Path, retention: Retention, newest: Path, num_bytes: int, *, keeps_whole: bool = True
 ) -> Path | None:
-    """Remove the oldest checkpoint that nobody needs, to make room for so many bytes; the one removed, if any.
+    """Remove the oldest checkpoint that is not needed, to make room for so many bytes; returns it, if any.
 
     Milestones, the best and `newest` stay, and with `keeps_whole` a whole checkpoint is there at any moment. None is
-    removed in vain, where all of them together would not make enough room.
+    removed if removing all of them would still not make enough room.
     """
     best, existing = find_best(folder), list_checkpoints(folder)
     kept = [path for path in existing if path in (best, newest) or _is_milestone(path, retention.every_steps)]
@@ -190,7 +189,7 @@ def _remove_old(folder: Path, newest: Path, retention: Retention) -> None:
 
 
 def remove_checkpoints(folder: Path, keep_every_steps: int | None = None) -> None:
-    """Of a run that nobody will go on with; those of steps that are a multiple of `keep_every_steps` stay."""
+    """Remove the checkpoints of a finished run, except those of steps that are a multiple of `keep_every_steps`."""
     if not folder.is_dir():  # none could be written
         return
     milestones = {path for path in list_checkpoints(folder) if _is_milestone(path, keep_every_steps)}
@@ -205,13 +204,15 @@ def _is_milestone(checkpoint: Path, every_steps: int | None) -> bool:
 
 
 def name_best(folder: Path, step: int | None, loss: float | None) -> None:
-    """Say which checkpoint is the best so far; every later one says it again, should a kill come in between."""
+    """Record which checkpoint is the best so far; later checkpoints repeat it, in case the process is killed in
+    between.
+    """
     if step is not None:
         write_text(folder / BEST_FILE, json.dumps({"step": step, "value": loss}) + "\n")
 
 
 def find_best(folder: Path) -> Path | None:
-    """The checkpoint with the best validation loss, where one was named so."""
+    """The checkpoint recorded as the best one, if any."""
     file = folder / BEST_FILE
     if not file.is_file():
         return None
@@ -223,7 +224,7 @@ def find_best(folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """What a verified checkpoint holds beside the model."""
+    """The contents of a verified checkpoint beside the model."""
 
     state: TrainingState
     history: History
@@ -247,7 +248,9 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Undo what a kill inside a save left: what was moved aside for its successor comes back, half-written goes."""
+    """Clean up after a process that was killed while saving: restore a folder that was moved aside, remove half-written
+    ones.
+    """
     for aside in folder.glob(".*.old"):
         restore_folder(folder / aside.name.removeprefix(".").removesuffix(".old"))
     for leftover in (*folder.glob(".*.old"), *folder.glob(".*.tmp")):
@@ -255,7 +258,7 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that verifies, and a sentence for each newer one that does not."""
+    """The newest valid checkpoint, and a sentence for each newer one that is damaged."""
     checkpoints = list_checkpoints(folder)
     problems = [
         f"checkpoint {path.name} is unusable: it is not a folder step-N, which every checkpoint is"
@@ -272,7 +275,7 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether all of it verifies."""
+    """Whether all files have their checksums."""
     try:
         _read_verified_state(checkpoint)
     except InputError:

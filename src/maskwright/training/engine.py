@@ -1,4 +1,4 @@
-"""What a trainer drives: a model on its devices with optimizer, average and loss scale, saved and loaded together."""
+"""The engine of a trainer: a model on its devices with optimizer, average and loss scale, saved and loaded together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from maskwright.training.step import TrainStep
 
 
 class Engine:
-    """Steps, saves and loads; knows nothing of epochs and data."""
+    """Takes steps, saves and loads; epochs and data are the trainer's business."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Engine:
         self._train_step: TrainStep | None = None
 
     def begin(self, state: TrainingState, warn: Callable[[str], None]) -> TrainStep:
-        """Get ready to train from where a run stands."""
+        """Prepare for training from the given state."""
         if self.precision.needs_loss_scale:
             self.loss_scale = LossScale(self.device, state.loss_scale)
         self.placed.train()
@@ -67,7 +67,7 @@ class Engine:
         return self._train_step
 
     def _build_train_step(self, warn: Callable[[str], None]) -> TrainStep:
-        """Once for all epochs: what did not fit into memory is not tried again, what was recorded is kept."""
+        """Built once for all epochs, so that the micro-batch size found and captured CUDA graphs are kept."""
         return TrainStep(
             self.placed,
             self.optimizers,
@@ -80,7 +80,7 @@ class Engine:
         )
 
     def settle_precision(self, state: TrainingState) -> None:
-        """A run goes on in the precision it was begun in, also where `auto` would choose others now."""
+        """A resumed run keeps its precision, even if `auto` would now choose another."""
         begun_in = state.precision
         if begun_in is not None and begun_in != self.precision.name:
             if self.config.precision != "auto":
@@ -103,12 +103,12 @@ class Engine:
         return rate
 
     def note_loss_scale(self, state: TrainingState) -> None:
-        """The next epoch, or a resumed run, begins with it."""
+        """Store the loss scale in the state, for the next epoch or a resumed run."""
         if self.loss_scale is not None:
             state.loss_scale = self.loss_scale.fetch()
 
     def collect_contents(self, state: TrainingState, history: History, tokenizer: Any) -> CheckpointContents | None:
-        """A copy of everything, in the main process; all processes call it together."""
+        """A copy of everything, in the main process; all processes must call this together."""
         self.note_loss_scale(state)
         self.placed.gather()
         optimizer_state = self.optimizers.state_tensors()
@@ -118,7 +118,7 @@ class Engine:
         return collect_contents(self.model, optimizer_state, average, state, history, tokenizer)
 
     def load(self, checkpoint: Path, optimizer: Literal["fresh", "kept"]) -> StoredRun:
-        """Put a checkpoint's weights, and its optimizer state where it is kept, in place."""
+        """Load a checkpoint's weights, and its optimizer state if that is kept."""
         stored = read_checkpoint(checkpoint)
         self.model.load_weights(checkpoint / MODEL_FOLDER)
         self.placed.scatter()
@@ -133,14 +133,14 @@ class Engine:
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Inside, the model has the weights that count: the averaged ones where an average is kept."""
+        """Inside the block, the model has the averaged weights, if there is an average."""
         with nullcontext() if self.average is None else self.average.in_place():
             self.placed.gather()
             yield
         self.placed.gather()
 
     def finish(self) -> None:
-        """Leave the model with the weights that count, ready to predict."""
+        """Leave the model with its final weights (averaged, if there is an average), in evaluation mode."""
         if self.average is not None:
             self.average.adopt()
         self.placed.gather()

@@ -1,4 +1,4 @@
-"""Loss and accuracy of a model under fixed masks, so that every evaluation asks the same questions."""
+"""Loss and accuracy on held-out data, under masks that are the same in every evaluation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVALUATION_RATIO = 0.15
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The model's metrics over the questions; NaN where there was none."""
+    """The model's metrics over the masked tokens; NaN if there was none."""
 
     metrics: dict[str, float]
     num_masked: int
@@ -42,7 +42,7 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """The share of right answers, of the loss's first part."""
+        """Accuracy of the first part of the loss."""
         return next(value for name, value in self.metrics.items() if name.endswith("accuracy"))
 
     @property
@@ -51,7 +51,7 @@ class Evaluation:
 
 
 def choose_token_loss(metrics: Mapping[str, float]) -> float:
-    """The loss of the predicted tokens alone, where the loss has other parts."""
+    """The loss of the predicted tokens alone, without other parts of the loss."""
     return metrics.get("generator_loss", metrics.get("mlm_loss", metrics["loss"]))
 
 
@@ -69,8 +69,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate without dropout; masks depend on the samples alone, not on the run or its progress.
 
-    With several processes each brings its share of every batch, and all get the figures of the whole. Out of memory,
-    batches are worked on in parts; `micro_batches` remembers how large they may be.
+    With several processes each evaluates its share of every batch, and all get the same result. If memory runs out,
+    batches are split; `micro_batches` remembers the size that fits.
     """
     placed, world = placed or Alone(model, Precision("fp32")), world or World()
     micro_batches = micro_batches or MicroBatches(None, world.size == 1, _warn, is_training=False)
@@ -104,7 +104,9 @@ def evaluate_unigram(
     mask_ratio: float = EVALUATION_RATIO,
     seed: int = EVALUATION_SEED,
 ) -> float:
-    """The loss of guessing by the training text's token frequencies (one added to each) at the same questions."""
+    """The loss of a unigram model (token frequencies of the training text, add-one smoothing) on the same masked
+    tokens.
+    """
     smoothed = token_counts.double() + 1.0
     log_probabilities = torch.log(smoothed / smoothed.sum())
     loss_sum, num_masked = 0.0, 0

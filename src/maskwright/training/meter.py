@@ -1,4 +1,4 @@
-"""Sums of step results: since the last log line, and over the epoch; and a watch on steps that went wrong."""
+"""Sums of step results, since the last log line and over the epoch, and a record of bad steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUM_NAMED_SAMPLES = 8
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What a diagnosis of a bad step needs."""
+    """The values that the diagnosis of a bad step needs."""
 
     step: int
     learning_rate: float
@@ -75,7 +75,7 @@ class Meter:
         self._unchecked.append((record, torch.stack([is_bad, result.grad_norm])))
 
     def time_waits(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The same items; the time until each comes is time spent waiting for data."""
+        """The same items; the time until each arrives counts as waiting for data."""
         iterator = iter(items)
         while True:
             begun = time.monotonic()
@@ -87,7 +87,7 @@ class Meter:
             yield item
 
     def fetch(self) -> None:
-        """Bring sums and counts into the state; the only place that waits for the device."""
+        """Copy sums and counts into the state; the only place that synchronises with the device."""
         state = self._state
         state.log_sums, state.epoch_sums = self._sums.tolist()
         num_tokens, num_skipped, num_overflowing = self._counts.tolist()
@@ -134,14 +134,14 @@ class Meter:
 
 
 class WaitWatch:
-    """Tells once that a run spends most of its time waiting for data.
+    """Warns once if a run spends most of its time waiting for data.
 
     The first log line does not count: the first batch of a run is slow by itself.
     """
 
     share = 0.5
     waited_s = 10.0
-    """Time that must be lost before it is worth a word."""
+    """Waiting time below this is never reported."""
 
     def __init__(self) -> None:
         self._begun_s: float | None = None
@@ -149,7 +149,7 @@ class WaitWatch:
         self._has_spoken = False
 
     def find_slow_share(self, elapsed_s: float, data_wait: float) -> float | None:
-        """The share of time lost so far, at the log line from which on that is worth a word."""
+        """The share of time lost so far, at the first log line where it should be reported; else None."""
         if self._begun_s is None:
             self._begun_s = self._last_s = elapsed_s
             return None

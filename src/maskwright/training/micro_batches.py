@@ -1,4 +1,4 @@
-"""How much of a batch is worked on at a time; less of it when memory runs out."""
+"""Micro-batches: how much of a batch is processed at a time, less if memory runs out."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Result = TypeVar("Result")
 class MicroBatches:
     """Cuts batches into parts of at most `max_tokens` tokens, padding included; None is the whole batch.
 
-    Out of memory, the parts are halved and the batch is begun again; the batch itself stays, so training goes on as
-    it would have. Several processes cannot do that each on its own, so there it is an error that says what to set.
+    If memory runs out, the parts are halved and the batch is processed again, so results do not change. With several
+    processes that is an error instead, which says what to set.
     """
 
     def __init__(
@@ -76,6 +76,6 @@ class MicroBatches:
 
 
 def release_memory() -> None:
-    """Give back what the failed attempt reserved on a GPU."""
+    """Free the GPU memory that the failed attempt reserved."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -40,16 +40,16 @@ class ProgressDisplay(Callback):
         self._show(f"loss {metrics['loss']:.3f}{self.format_score(metrics)}  {speed}", _PLAIN_INTERVAL_S)
 
     def on_step_end(self, step: int) -> None:
-        """A sign of life where log lines are far apart; what a step computed is not fetched for it."""
+        """Show progress where log lines are far apart, without fetching the step's results."""
         self._show("", _SILENT_INTERVAL_S)
 
     def format_score(self, metrics: Metrics) -> str:
-        """What stands behind the loss, with two blanks before it."""
+        """The accuracy, if any, to print after the loss."""
         accuracy = next((value for name, value in metrics.items() if name.endswith("accuracy")), None)
         return "" if accuracy is None else f"  accuracy {accuracy:.1%}"
 
     def _show(self, status: str, interval_s: float) -> None:
-        """Bring the bar up to date, or print a line if the last one is so long ago."""
+        """Update the bar, or print a line if the last one is at least `interval_s` ago."""
         trainer, now_s = self.trainer, time.monotonic()
         is_due = now_s - self._last_line_s >= interval_s
         if not is_due and (self._bar is None or not status):
@@ -82,7 +82,7 @@ class ProgressDisplay(Callback):
 
 
 def _format_measured(metrics: Metrics) -> str:
-    """Without what could not be measured, such as a correlation with labels that there are none of."""
+    """The metrics that could be measured; a correlation without labels is NaN and left out."""
     return "  ".join(f"{name} {value:.4f}" for name, value in metrics.items() if not math.isnan(value))
 
 

@@ -1,4 +1,4 @@
-"""Where a run stands, how far along it is and when it ends, and the history of its metrics."""
+"""The state of a run, its progress and its budget, and the history of its metrics."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from maskwright.training.compute.precision import PrecisionName
 
 @dataclass
 class TrainingState:
-    """All that, with weights and optimizer state, decides how a run goes on.
+    """Everything beside weights and optimizer state that a resumed run needs.
 
-    Sums are those of losses, counts and figures that the model computes its metrics from; empty before any step.
+    Sums of losses, counts and figures, from which the model computes its metrics, are empty before the first step.
     """
 
     step: int = 0
@@ -27,7 +27,7 @@ class TrainingState:
     """Tokens and padding, as `batch_tokens` counts."""
     num_tokens: int = 0
     num_skipped: int = 0
-    """Steps left out because their loss or gradient was not finite."""
+    """Steps skipped because their loss or gradient was not finite."""
     num_overflowing: int = 0
     """Masked tokens that found no slot in the prediction head."""
     bad_streak: int = 0
@@ -40,7 +40,7 @@ class TrainingState:
     best_loss: float | None = None
     """Of the best evaluation so far, where the best checkpoint is kept."""
     first_loss: float | None = None
-    """That of the first step, before anything was learnt."""
+    """The loss of the first step."""
     loss_scale: list[float] | None = None
     precision: PrecisionName | None = None
 
@@ -64,7 +64,7 @@ class History:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of a run; `expected_batches` is what its epochs will take, which packing makes inexact by a few."""
+    """Limits of a run; `expected_batches` is an estimate for its epochs, as packing makes the number vary a little."""
 
     expected_batches: float = math.inf
     max_steps: int | None = None
@@ -72,11 +72,11 @@ class Budget:
     max_seconds: float | None = None
 
     def progress(self, state: TrainingState) -> float:
-        """The share of the run that is done, by the limit it is nearest to."""
+        """The share of the run that is done, by the nearest limit."""
         return min(max(state.num_batches / self.expected_batches, *self._shares(state)), 1.0)
 
     def is_spent(self, state: TrainingState) -> bool:
-        """Whether a hard limit is reached; epochs are the loop's business."""
+        """Whether a limit is reached; epochs are counted by the loop."""
         return max(self._shares(state)) >= 1.0
 
     def _shares(self, state: TrainingState) -> tuple[float, float, float]:
@@ -98,9 +98,9 @@ def build_budget(batches_per_epoch: int | None, num_epochs: int, config: Trainin
 
 
 def count_batches_per_step(config: TrainingConfig, progress: float) -> int:
-    """How many of the loader's batches make a step: few early, when gradients agree, more later.
+    """How many of the loader's batches make a step; few at first, more as the batch size grows.
 
-    The loader's batches have `batch_tokens_start` tokens where that is set.
+    If `batch_tokens_start` is set, the loader's batches have that many tokens.
     """
     if config.batch_tokens_start is None:
         return 1

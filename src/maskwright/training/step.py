@@ -1,4 +1,4 @@
-"""One optimizer step from one batch, whatever the number of micro-batches and processes it is worked on in.
+"""One optimizer step from one batch, whatever the number of micro-batches and processes.
 
 The loss is summed over all micro-batches and processes and divided once by the whole batch's masked count, so the
 gradients are those of the whole batch exactly. A step whose loss or gradient is not finite changes nothing.
@@ -25,7 +25,7 @@ from maskwright.training.optim.optimizers import OptimizerSet
 
 @dataclass(frozen=True)
 class StepResult:
-    """Sums over one batch and all processes, left on the device so that nothing waits for them."""
+    """Sums over one batch and all processes, left on the device to avoid synchronisation."""
 
     sums: Tensor
     """Losses, counts and figures, as the model's `compute_metrics` takes them."""
@@ -33,14 +33,14 @@ class StepResult:
     num_overflowing: Tensor
     grad_norm: Tensor
     skip: Tensor
-    """1 where the step was left out because its loss or gradient was not finite, else 0."""
+    """1 if the step was skipped because its loss or gradient was not finite, else 0."""
     is_scale_overflow: Tensor
-    """Whether that was fp16's loss scale being too large, which halving it mends."""
+    """Whether the cause was fp16's loss scale, which is then halved."""
 
 
 @dataclass
 class TrainStep:
-    """Asks, differentiates, clips and steps."""
+    """Builds questions, computes gradients, clips them and steps the optimizer."""
 
     placed: Alone
     optimizers: OptimizerSet
@@ -51,7 +51,7 @@ class TrainStep:
     loss_scale: LossScale | None = None
     average: WeightAverage | None = None
     is_graphed: bool = False
-    """Whether the pass of a batch that is worked on at once is captured as a CUDA graph and replayed."""
+    """Whether the pass over a batch that is not split is captured as a CUDA graph and replayed."""
 
     def __post_init__(self) -> None:
         self._graphed = GraphedPass(self._differentiate, self.placed.trained.parameters()) if self.is_graphed else None
@@ -81,7 +81,9 @@ class TrainStep:
     def compute_gradients(
         self, batch: PackedBatch, *, step: int, epoch: int, mask_ratio: float | None, progress: float = 0.0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Leave them with the parameters; the sums, the number of tokens and that of masked ones without a slot."""
+        """Set the parameters' gradients; returns sums, the number of tokens, and the number of masked tokens without a
+        slot.
+        """
         self.placed.model.follow(progress)
         if self._graphed is not None:  # an epoch's last batch is smaller, and not worth kernels and a graph
             self._most_rows = max(self._most_rows, batch.num_rows)
@@ -118,19 +120,21 @@ class TrainStep:
         return torch.cat([losses, counts, figures]), num_tokens[0], overflowing[0]
 
     def _differentiate(self, part: Questions, factors: Tensor) -> Tensor:
-        """Leave the gradients of a part with the parameters; its losses, figures and masked tokens without a slot."""
+        """Add a part's gradients to the parameters; returns its losses, figures and masked tokens without a slot."""
         sums = self.placed.loss_sums(part)
         self._weigh(sums.losses * factors).backward()
         overflowing = (part.counts - sums.counts).sum()
         return torch.cat([sums.losses.detach(), sums.figures, overflowing[None]]).double()
 
     def _weigh(self, means: Tensor) -> Tensor:
-        """The loss of its parts; weights stay numbers, as a tensor of them would be copied to the device each time."""
+        """The weighted sum of the loss's parts; weights are Python numbers, as a tensor would be copied to the device
+        each time.
+        """
         parts = [weight * mean for weight, mean in zip(self.placed.model.part_weights, means, strict=True)]
         return torch.stack(parts).sum()
 
     def _clip(self) -> Tensor:
-        """Scale gradients to the largest norm allowed; returns the norm they had."""
+        """Clip the gradients' norm; returns the norm before clipping."""
         norm = gather_whole(torch.nn.utils.get_total_norm(self._gradients()))
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self.placed.trained.parameters(), self.max_grad_norm, norm)

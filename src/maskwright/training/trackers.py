@@ -35,9 +35,9 @@ _MODULES = {
 def build_trackers(
     log_to: Iterable[str], *, name: str, folder: str | Path, parameters: Mapping[str, Any]
 ) -> list[Callback]:
-    """A callback for each tracker; there the run is called `name` and has `parameters`, which may be nested.
+    """A callback for each tracker; `name` and `parameters`, which may be nested, describe the run there.
 
-    In the run's `folder` they keep what a resumed run needs to go on in the same place.
+    The run's `folder` keeps what a resumed run needs to continue the same record.
     """
     kinds: dict[str, Callable[[], Callback]] = {
         "tensorboard": lambda: TensorBoard(Path(folder) / "tensorboard", update_freq="log"),
@@ -51,7 +51,7 @@ def build_trackers(
 
 
 def check_trackers(log_to: Iterable[str]) -> None:
-    """Refuse a tracker whose package is missing, before anything is computed for the run."""
+    """Refuse a tracker whose package is missing, before the run starts."""
     for service in log_to:
         _import(service)
 
@@ -67,8 +67,8 @@ def _import(service: str) -> ModuleType:
 class Tracker(Callback, ABC):
     """What the trackers share: when the run begins and ends there, and which metrics go there.
 
-    The tracker's own id of the run is kept in the run folder, so that a resumed run goes on under it. A tracker that
-    cannot start is an error; one that fails later is given up with a warning, since the run is worth more.
+    The tracker's own id of the run is kept in the run folder, so that a resumed run continues under it. A tracker that
+    cannot start is an error; one that fails later is disabled with a warning.
     """
 
     service: ClassVar[str]
@@ -84,7 +84,7 @@ class Tracker(Callback, ABC):
 
     @abstractmethod
     def begin(self, run_id: str | None) -> str:
-        """Start the run there, or go on with that of `run_id`; gives the id under which a resume will find it."""
+        """Start the run in the tracker, or resume the one of `run_id`; returns the id for the next resume."""
 
     @abstractmethod
     def write(self, metrics: Metrics, step: int) -> None: ...
@@ -146,7 +146,7 @@ class Tracker(Callback, ABC):
 
 
 class WandB(Tracker):
-    """Weights & Biases; its environment variables count, such as WANDB_MODE=offline and WANDB_PROJECT."""
+    """Weights & Biases; its environment variables apply, such as WANDB_MODE=offline and WANDB_PROJECT."""
 
     service = "wandb"
 
@@ -176,7 +176,7 @@ class WandB(Tracker):
 
 
 class MLflow(Tracker):
-    """MLflow; its environment variables count, such as MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME."""
+    """MLflow; its environment variables apply, such as MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME."""
 
     service = "mlflow"
 
@@ -194,12 +194,12 @@ class MLflow(Tracker):
 
 
 class Trackio(Tracker):
-    """Trackio; its environment variables count, such as TRACKIO_DIR and TRACKIO_SPACE_ID."""
+    """Trackio; its environment variables apply, such as TRACKIO_DIR and TRACKIO_SPACE_ID."""
 
     service = "trackio"
 
     def begin(self, run_id: str | None) -> str:
-        """Trackio knows runs by their names, so another run of this name must not be taken for this one."""
+        """Trackio identifies runs by name, so another run with this name must not be resumed by mistake."""
         self._run = self.package.init(
             project=PROJECT,
             name=run_id or self.name,

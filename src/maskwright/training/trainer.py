@@ -80,7 +80,7 @@ class Trainer:
         self.history = History()
         self.first_step_s: float | None = None
         self.last_result: StepResult
-        """Of the step that just ended, on the device, with its rate."""
+        """The result of the last step, on the device."""
         self.learning_rate = 0.0
         self.stop_training = False
         self.received_signal = 0
@@ -118,9 +118,9 @@ class Trainer:
 
         `validation_data` is another name of `validation`.
 
-        Each call is a run of its own, with its own schedule and history, on the weights and optimizer state there are;
-        only after `load_checkpoint` it goes on with the run that was saved. `verbose` shows live progress. The model
-        is left in evaluation mode, with the averaged weights where an average is kept.
+        Each call is a new run with its own schedule and history, from the current weights and optimizer state; after
+        `load_checkpoint` it resumes the saved run instead. `verbose` shows live progress. The model is left in
+        evaluation mode, with the averaged weights where an average is kept.
         """
         refuse_arguments(self.fit, others, arguments.FIT_INSTEAD)
         validation = arguments.choose_validation(validation, validation_data)
@@ -163,7 +163,7 @@ class Trainer:
         *,
         background: bool = False,
     ) -> Path:
-        """Write `folder/step-N`; all processes call it, one writes. In the background a failure is a warning."""
+        """Write `folder/step-N`; all processes must call this, one writes. In the background a failure is a warning."""
         folder = Path(folder)
         if self._meter is not None:
             self._meter.fetch()
@@ -175,22 +175,22 @@ class Trainer:
         return Path(folder) / f"step-{self.state.step}"
 
     def load_checkpoint(self, checkpoint: str | Path) -> None:
-        """Go on from a checkpoint: the next `fit` continues where it was taken."""
+        """Load a checkpoint; the next `fit` resumes the run from it."""
         stored = self.engine.load(Path(checkpoint), optimizer="kept")
         self.state, self.history = stored.state, stored.history
         self._is_resuming = True
 
     def continue_from(self, checkpoint: str | Path, optimizer: Literal["fresh", "kept"] = "fresh") -> None:
-        """Take a checkpoint's weights, and optimizer state if `kept`, into a run of its own with a new schedule."""
+        """Start a new run, with a new schedule, from a checkpoint's weights, and its optimizer state if `kept`."""
         self.engine.load(Path(checkpoint), optimizer)
 
     def roll_back(self, checkpoint: str | Path) -> None:
-        """Return to a checkpoint's weights, optimizer and step; the batches since then are not seen again."""
+        """Return to a checkpoint's weights, optimizer and step; the batches since then are not repeated."""
         self.state.step = self.engine.load(Path(checkpoint), optimizer="kept").state.step
         self.state.bad_streak = 0
 
     def finish_writing(self) -> None:
-        """Wait until checkpoints written in the background are there for all processes to read."""
+        """Wait until checkpoints written in the background are complete and all processes can read them."""
         self._finish_files()
         self.world.sum_facts([0.0])
 
@@ -208,7 +208,7 @@ class Trainer:
         return self.agreed_signal
 
     def averaged_weights(self) -> AbstractContextManager[None]:
-        """Inside, the model has the weights that count: the averaged ones where an average is kept."""
+        """Inside the block, the model has the averaged weights, if there is an average."""
         return self.engine.averaged_weights()
 
     def measure_epoch(self) -> dict[str, float]:
@@ -218,7 +218,7 @@ class Trainer:
         return self.model.compute_metrics(self.state.epoch_sums or [0.0] * self.model.num_sums)
 
     def warn(self, message: str) -> None:
-        """Tell all callbacks of something that asks for the user's attention."""
+        """Pass a warning for the user to all callbacks."""
         for callback in self._callbacks:
             callback.on_warning(message)
 
@@ -293,7 +293,7 @@ class Trainer:
             raise BadStepsError(describe_bad_steps(state.bad_streak, meter.last_bad))
 
     def _read_steps(self, train: Batches, meter: Meter) -> Iterator[tuple[list[PackedBatch], bool]]:
-        """The batches of every step that is left of the epoch, and whether it is the last."""
+        """The batches of each remaining step of the epoch, and whether it is the last step."""
         state = self.state
         if self.stop_training:
             return
@@ -307,7 +307,7 @@ class Trainer:
             )
 
     def _agree(self, elapsed_s: float) -> bool:
-        """What all processes know after a step; whether it is the run's last."""
+        """Share the verdict of all processes after a step; returns whether it is the run's last."""
         verdict = agree(self.world, elapsed_s, self.stop_training, self.received_signal)
         # A signal may come while the processes talk; it stays in `received_signal` for the next time.
         self.state.elapsed_s, self.agreed_signal = verdict.elapsed_s, verdict.signal
@@ -357,11 +357,11 @@ class Trainer:
             return evaluate(self.model, batches, **options)
 
     def _asks(self, sums: Sequence[float]) -> bool:
-        """Whether anything was asked for; where nothing is masked, as in a task, every batch asks."""
+        """Whether the model must answer anything; without masking, as in a task, every batch counts."""
         return self.model.mask_ratio is None or sums[len(self.model.part_weights)] > 0
 
     def _measure_whole(self, data: Batches, name: str, epoch: int, max_batches: int | None) -> dict[str, float]:
-        """Figures with every token masked, for so little text that the masks as drawn chose none of it."""
+        """Evaluate with every token masked, for texts so short that no token was masked."""
         evaluation = self._run_evaluation(data, epoch, mask_ratio=1.0, max_batches=max_batches)
         if not evaluation.num_masked:
             raise InputError(

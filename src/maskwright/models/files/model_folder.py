@@ -1,8 +1,8 @@
 """Model folders: config.json and .safetensors files in and out, and which folder a run, checkpoint or hub id means.
 
-A folder may come from anybody: nothing in it is run, no name in it leads out of it, and each file is checked against
-its own header before memory is taken for its tensors. Weights in other formats are refused with the one line that
-converts them: pickled files run code as they are loaded, so the user decides where that happens.
+A folder may come from anybody: no code in it is run, no path in it leads out of it, and each file is checked against
+its header before memory is allocated. Weights in other formats are refused with the one line that converts them:
+pickled files run code as they are loaded, so the user decides where that happens.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ MODEL_FOLDER = "model"
 CHECKPOINTS_FOLDER = "checkpoints"
 OWN_TYPE_PREFIX = "maskwright_"
 OWN_KEY = "maskwright"
-"""The object in config.json with what Hugging Face's names do not cover."""
+"""The key in config.json for settings that Hugging Face's layout does not have."""
 FORMAT_KEY = "format_version"
 FORMAT_VERSION = 1
-"""Of model folders; the first that says so, older ones are read alike."""
+"""Version of the format of model folders. Folders without a version are older and are read the same way."""
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 CODE_KEYS = ("auto_map", "trust_remote_code", "custom_pipelines")
 
 _SHARD_NAME = re.compile(r"[A-Za-z0-9._+=@ -]{1,200}\.safetensors", re.ASCII)
-"""No separators, drives or control characters: such a name stays in the folder."""
+"""Excludes separators, drives and control characters, so a name stays inside the folder."""
 _OWN_PARTS = ("encoder", "masked_lm", "nlp_head", "objective", "replaced_tokens", "sentence_pairs", "similarity")
 _MAX_NAMED = 5
 _CHECKPOINT_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
-"""As they are written: other digits and leading zeros would name a step twice."""
+"""No leading zeros or other digits, so each step has one name."""
 _TASK_ENDINGS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 _PICKLED = "pickled weights are not read, because loading them runs code"
 _REASONS = {
@@ -55,14 +55,14 @@ _REASONS = {
 _NOT_WEIGHTS = {"training_args.bin", "optimizer.bin", "scheduler.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth"}
 _CLASS_NAME = re.compile(r"[A-Za-z0-9]+(Model|For[A-Za-z]+)")
 _WITH_OWN_HEAD = ("deberta", "deberta-v2")
-"""Their published files hold a head that transformers reads only if told so, and else draws anew."""
+"""Their published files hold a head that transformers loads only with an option, and else initialises anew."""
 _OLD_TRANSFORMERS = " (with 'transformers<5', the last to read them)"
 
 
 def resolve_folder(folder_or_id: str | Path) -> Path:
     """The model folder behind a model folder, a run, a checkpoint or a hub id.
 
-    An unfinished run stands for its newest checkpoint; a hub id is downloaded, weights and tokenizer files only.
+    For an unfinished run it is the newest checkpoint; a hub id is downloaded, weights and tokenizer files only.
     """
     if not isinstance(folder_or_id, str | Path):
         raise InputError(f"a model is {folder_or_id!r:.80}; expected a model folder, a run, a checkpoint or a hub id")
@@ -105,7 +105,7 @@ def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _check_format(config: Mapping[str, Any], file: Path) -> None:
-    """Refuse what a newer version of this program wrote."""
+    """Refuse a folder that a newer version of Maskwright wrote."""
     own = config.get(OWN_KEY, {})
     if isinstance(own, dict):
         check_format_version(own.get(FORMAT_KEY, 1), FORMAT_VERSION, file)
@@ -113,7 +113,7 @@ def _check_format(config: Mapping[str, Any], file: Path) -> None:
 
 
 def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """`weights` are tensors of their own on the CPU, as `copy_to_cpu` makes them."""
+    """`weights` are separate tensors on the CPU, as `copy_to_cpu` returns them."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{WEIGHTS_FILE}.tmp"
     try:
@@ -126,9 +126,9 @@ def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping
 
 
 def copy_to_cpu(tensors: Mapping[str, Tensor], wait: bool = True) -> dict[str, Tensor]:
-    """Copies that share no memory, as safetensors needs them: the blocks of a stacked weight do share.
+    """Copies that share no memory, as safetensors requires; the blocks of a stacked weight do share.
 
-    Without `wait` copies from a GPU still run on return; wait for the device before they are read.
+    Without `wait` copies from a GPU are asynchronous; synchronise before reading them.
     """
 
     def copy(tensor: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ def copy_to_cpu(tensors: Mapping[str, Tensor], wait: bool = True) -> dict[str, T
 
 
 def load_into(module: nn.Module, state: Mapping[str, Tensor], source: Path) -> None:
-    """Fill a module, naming what is missing or of another shape."""
+    """Load weights into a module; errors name missing tensors and wrong shapes."""
     expected = module.state_dict()
     missing = sorted(set(expected) - set(state))
     if missing:
@@ -156,12 +156,12 @@ def load_into(module: nn.Module, state: Mapping[str, Tensor], source: Path) -> N
 
 
 def warn_of_unused(modules: Iterable[str], folder: Path) -> None:
-    """Say which weights of a folder a masked language model has no place for."""
+    """Warn of weights that a masked language model does not have."""
     names = sorted(modules)
     if names:
         more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
         warnings.warn(
-            f"{folder}: weights of {', '.join(names[:_MAX_NAMED])}{more} are left aside, as a masked language model has"
+            f"{folder}: weights of {', '.join(names[:_MAX_NAMED])}{more} are ignored, as a masked language model has"
             " no place for them",
             InputWarning,
             stacklevel=3,
@@ -187,7 +187,7 @@ def list_weights_files(folder: Path) -> list[Path]:
 
 
 def read_shapes(folder: Path) -> dict[str, TensorInfo]:
-    """What the headers of all files say, by tensor name; no weights are read."""
+    """Shapes and dtypes of all tensors by name, from the headers; no weights are read."""
     return {name: info for header in _read_headers(folder).values() for name, info in header.items()}
 
 
@@ -246,7 +246,7 @@ def _read_weight_map(index_file: Path) -> Mapping[str, str]:
 
 
 def read_own_settings(config: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """What a config.json holds beside Hugging Face's names; nothing in one that others wrote."""
+    """Maskwright's own settings in a config.json; empty if another program wrote it."""
     own = config.get(OWN_KEY, {})
     settings = own.get(part, {}) if isinstance(own, dict) else None
     if not isinstance(settings, dict):
@@ -255,7 +255,7 @@ def read_own_settings(config: Mapping[str, Any], part: str) -> dict[str, Any]:
 
 
 def find_task_architecture(config: Mapping[str, Any]) -> str | None:
-    """What a config.json calls a model with a head for a task; None for any other.
+    """The architecture in a config.json that has a head for a task; None for any other.
 
     XLNet's and XLM's plain head for questions is called Simple, beside one that searches beams.
     """
@@ -265,7 +265,7 @@ def find_task_architecture(config: Mapping[str, Any]) -> str | None:
 
 
 def _find_foreign_weights(folder: Path) -> Path | None:
-    """The first file of weights that is not safetensors, those that transformers knows by name before others."""
+    """The first weights file that is not safetensors; names known to transformers come first."""
     files = [
         path
         for path in folder.iterdir()
@@ -275,7 +275,7 @@ def _find_foreign_weights(folder: Path) -> Path | None:
 
 
 def _refuse_foreign_weights(file: Path) -> InputError:
-    """Why a file is not read, and what to run where its source is trusted."""
+    """Why a file is not read, and the command to convert it if its source is trusted."""
     return InputError(f"{file.parent} has its weights in {file.name} only; {_REASONS[file.suffix]}; {_advice(file)}")
 
 
@@ -297,7 +297,7 @@ def _advice(file: Path) -> str:
 
 
 def _loading_option(file: Path) -> str | None:
-    """What `from_pretrained` needs to be told to read a file; None if it does not read a file of that name."""
+    """The option of `from_pretrained` that reads this file; None if there is none."""
     if re.fullmatch(r"pytorch_model(-\d+-of-\d+)?\.bin", file.name):
         return ", legacy=False" if _read_config_if_there(file.parent).get("model_type") in _WITH_OWN_HEAD else ""
     return {"tf_model.h5": ", from_tf=True", "flax_model.msgpack": ", from_flax=True"}.get(file.name)
@@ -309,7 +309,7 @@ def _read_config_if_there(folder: Path) -> dict[str, Any]:
 
 
 def _find_class(folder: Path) -> str:
-    """The class config.json names, so that no head is lost or made up; never text that could do more than name one."""
+    """The class named in config.json, so that no head is lost or added; only a plain identifier is accepted."""
     architectures = _read_config_if_there(folder).get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     return name if isinstance(name, str) and _CLASS_NAME.fullmatch(name) else "AutoModelForMaskedLM"
@@ -343,7 +343,7 @@ def describe_pooling(width: int, pooling: SentencePooling, max_length: int | Non
 
 
 def write_small_files(folder: Path, files: Mapping[str, Any]) -> None:
-    """Each as JSON under its name in the folder."""
+    """Write each file as JSON in the folder."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One .safetensors file: its header is checked in full before memory is taken for tensors, and files are written.
+"""One .safetensors file: the header is checked in full before memory is allocated for tensors. Files are written too.
 
 The format: 8 bytes with the header's length (little-endian), the header (a JSON object: tensor name to dtype, shape
 and place in the data), then the data without holes (https://github.com/huggingface/safetensors#format). Tensors are
@@ -28,9 +28,9 @@ from maskwright.untrusted import ADVICE, parse_json_object, shorten
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 MAX_DIMENSIONS = 64
-"""What torch's operations take."""
+"""The limit of torch's operations."""
 MAX_ELEMENTS = 2**63 - 1
-"""What torch's strides can count."""
+"""The limit of torch's strides."""
 
 _LENGTH_BYTES = 8
 _METADATA = "__metadata__"
@@ -60,7 +60,7 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What a header says of a tensor; `begin` and `end` are places in the data that follows the header."""
+    """A tensor's entry in the header; `begin` and `end` are offsets in the data after the header."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]

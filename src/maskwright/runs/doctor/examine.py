@@ -1,4 +1,4 @@
-"""`maskwright doctor`: all is built as for training, takes a few steps and is thrown away, before a run costs hours."""
+"""`maskwright doctor`: build everything as for training, take a few steps and report problems; nothing is written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from maskwright.training.distributed.world import is_launched
 
 
 def examine(config: Config) -> CheckUp:
-    """Find what would go wrong in a run, or slowly; text that cannot be read is an error, as in training."""
+    """Find problems of a run before it starts; unreadable text is an error, as in training."""
     if is_launched():
         raise InputError("doctor runs in one process, several were launched; start it without torchrun")
     checkup = CheckUp()
@@ -65,7 +65,7 @@ def examine(config: Config) -> CheckUp:
 
 
 def _check_folder(config: Config) -> tuple[Finding, Path | None]:
-    """Whether the run may begin, and the tokenizer of the unfinished run that it goes on with."""
+    """Whether the run may start, and the tokenizer of an unfinished run that it would resume."""
     try:
         run = find_run(config, overwrite=True)
     except InputError as error:
@@ -85,7 +85,7 @@ def _note(text: str) -> Finding:
 
 
 def _examine_model(config: Config, data: TrainingData, checkup: CheckUp) -> None:
-    """Build the model and let it take steps; a run that would be refused is not measured."""
+    """Build the model and take steps; nothing is measured for a run that would be refused."""
     model = build_model(config, data.tokenizer)
     checkup.findings.append(check_model(config, model))
     checkup.example = build_example(model, data.tokenizer, data.validation, config.run.seed)

@@ -1,4 +1,4 @@
-"""What `maskwright doctor` finds, one finding to a line, each with a verdict; and how a terminal shows it."""
+"""The findings of `maskwright doctor`, one per line, each with a verdict, and their output."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _READABLE_LENGTH = 24
 
 @dataclass(frozen=True)
 class MaskedExample:
-    """One piece of text to each token, the space before a word being part of its piece."""
+    """One piece of text per token; the space before a word is part of its piece."""
 
     original: list[str]
     seen: list[str]
     selected: list[bool]
-    """Where the model has to answer: masked, replaced by a random token, or left as it is."""
+    """The tokens to predict: masked, replaced by a random token, or unchanged."""
 
 
 def build_example(model: TrainedModel, tokenizer: Tokenizer, held_out: PackedLoader, seed: int) -> MaskedExample:
@@ -69,7 +69,7 @@ class Finding:
 
 @dataclass
 class CheckUp:
-    """All findings, in the order in which a run meets their causes."""
+    """All findings, in the order in which a run would hit them."""
 
     findings: list[Finding] = field(default_factory=list)
     example: MaskedExample | None = None

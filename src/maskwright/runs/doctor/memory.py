@@ -1,4 +1,4 @@
-"""What a run keeps in memory, and what there is."""
+"""The memory that a run needs, and the memory that is available."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes at the fullest moment of a step."""
+    """Bytes at the peak of a step."""
 
     weights: int
     optimizer: int
@@ -30,7 +30,7 @@ class MemoryNeed:
     program: int = 0
     """The program and its text, where they share the device's memory with the model."""
     activations: int = 0
-    """With temporaries; they alone depend on how many tokens are worked on at a time."""
+    """Activations with temporaries; only these depend on the size of a micro-batch."""
     tokens_at_a_time: int = 0
 
     @property
@@ -43,7 +43,7 @@ class MemoryNeed:
 
 
 def estimate_fixed_need(engine: Engine) -> MemoryNeed:
-    """What is needed before the first token; an average of the weights counts as weights."""
+    """Memory independent of the batch; averaged weights count as weights."""
     trained = engine.placed.trained
     weights = count_bytes(trained)
     gradients = sum(_size(param) for param in trained.parameters() if param.requires_grad)
@@ -57,7 +57,7 @@ def estimate_fixed_need(engine: Engine) -> MemoryNeed:
 
 
 def add_working_memory(need: MemoryNeed, working_bytes: int, tokens_at_a_time: int) -> MemoryNeed:
-    """With what a step was seen to take, gradients among it."""
+    """Add the measured memory of a step, including gradients."""
     activations = max(0, working_bytes - need.gradients)
     return replace(need, activations=activations, tokens_at_a_time=tokens_at_a_time)
 
@@ -89,7 +89,7 @@ def _size(tensor: Tensor) -> int:
 
 
 def measure_capacity(device: torch.device) -> int:
-    """Bytes that this process may use of the device's memory."""
+    """Bytes of the device's memory that this process may use."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
@@ -109,7 +109,7 @@ def _read_process_memory() -> int:
 
 
 def check_fixed_need(need: MemoryNeed, capacity: int) -> Finding | None:
-    """A problem where no number of tokens at a time would fit, before a step is tried."""
+    """A problem if not even an empty batch would fit, before a step is tried."""
     if need.fixed <= capacity:
         return None
     text = f"{_describe(need)} are more than the {format_bytes(capacity)} there are"

@@ -32,7 +32,7 @@ class Plan:
 
 
 def plan_run(config: Config, train: PackedLoader, figures: StepFigures) -> Plan:
-    """Go through the run in strides, as growing batches make its length a matter of its progress."""
+    """Simulate the run in strides, because with growing batches its length depends on its progress."""
     training = config.training
     largest = count_batches_per_step(training, 1.0)
     places_per_batch = train.rows_per_batch * train.row_length

@@ -1,4 +1,4 @@
-"""Settings that are allowed and seldom meant; the model, its dtype and device; room on the disk for checkpoints."""
+"""Checks of unusual settings, the model, its dtype and device, and free disk space for checkpoints."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _check_rates(config: Config) -> Iterator[Finding]:
 
 
 def _check_requirements(config: Config) -> Iterator[Finding]:
-    """What a run refuses when it begins."""
+    """Checks that a run makes at its start."""
     training = config.training
     checks: list[Callable[[], object]] = [lambda: check_trackers(training.log_to)]
     if training.keep_optimizer:
@@ -96,7 +96,7 @@ def estimate_checkpoint_bytes(need: MemoryNeed, tokenizer: Tokenizer) -> int:
 
 
 def count_checkpoints(training: TrainingConfig, num_steps: int) -> int:
-    """The most there are at a time, with the one that is being written."""
+    """The largest number of checkpoints at a time, with the one being written."""
     milestones = 0 if training.keep_every_steps is None else num_steps // training.keep_every_steps
     bests = training.keep_best + (training.early_stopping_patience is not None)
     written = num_steps // training.checkpoint_every_steps + 1
@@ -146,7 +146,7 @@ def check_device(config: Config, engine: Engine) -> Finding:
 
 
 def check_precision(engine: Engine) -> Finding:
-    """On a CPU, fewer bits than `auto` would take are nearly always a mistake, and one that costs most of the speed."""
+    """On a CPU, a smaller dtype than `auto` would choose is nearly always a mistake, and very slow."""
     precision = engine.precision
     text, advice = f"{precision.name}, {precision.reason}", None
     if engine.device.type == "cpu" and precision.name != "fp32":

@@ -1,6 +1,6 @@
 """A few real optimizer steps of a run, on its device, in its precision: their time, memory and attention kernel.
 
-Last come the run's own first steps: its batches, masks and learning rates, compiled and recorded where the run is.
+At the end come the run's own first steps: its batches, masks and learning rates, compiled and captured as in the run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from maskwright.training.step import StepResult, TrainStep
 from maskwright.training.trainer import Trainer
 
 _LONGEST_STEP_S = 5.0
-"""Batches whose step would take longer are measured in part."""
+"""Of batches whose step would take longer, only a part is measured."""
 _FEW_ROWS = 4
 _FEW_PLACES = 128
 _COMPARED_PLACES = 8192
@@ -57,17 +57,17 @@ class StepFigures:
     tokens_at_a_time: int
     attention: str
     loss: float
-    """Before the model has learnt anything."""
+    """The loss of the untrained model."""
     is_finite: bool
     """Whether the losses and gradients of all steps were."""
     measured_share: float
-    """Of the batch; the rest is extrapolated."""
+    """The share of the batch that was measured; the rest is extrapolated."""
     num_first_steps: int = 0
-    """Of the run's own steps, as many as were taken."""
+    """The number of the run's own steps that were taken."""
     last_loss: float = math.nan
     """In the last of them."""
     off_plain: float = 0.0
-    """How far gradients of compiled layers are off those of plain ones, as a share of their norm."""
+    """The relative difference between gradients of compiled and of plain layers, as a share of their norm."""
     warnings: list[str] = field(default_factory=list)
     """Memory that ran out on the way."""
 
@@ -138,7 +138,7 @@ def measure_steps(trainer: Trainer, train: PackedLoader, mask_ratio: float) -> S
 
 
 def compare_with_plain(trainer: Trainer, step: TrainStep, rows: PackedBatch, mask_ratio: float) -> float:
-    """How far gradients of compiled layers are off those of plain ones, as a share of their norm.
+    """The relative difference between gradients of compiled and of plain layers, as a share of their norm.
 
     A kernel that is wrong for a shape gives finite numbers as often as not. 0 where layers are not compiled, and where
     the two cannot be compared: dropout draws other numbers in compiled layers, and so do sampled replacements.
@@ -162,13 +162,13 @@ def compare_with_plain(trainer: Trainer, step: TrainStep, rows: PackedBatch, mas
 
 
 def _draws(model: nn.Module) -> bool:
-    """Whether some of its parts are left out at random in training."""
+    """Whether the model has dropout or other randomness in training."""
     rates = [getattr(module, name, 0.0) for module in model.modules() for name in ("p", "rate", "dropout")]
     return any(isinstance(rate, float) and rate > 0.0 for rate in rates)
 
 
 def take_first_steps(trainer: Trainer, train: PackedLoader, step: TrainStep, most_rows: int | None) -> list[StepResult]:
-    """What the run will do, on at most `most_rows` of each batch; one that fails is the last."""
+    """Take the run's first steps, on at most `most_rows` of each batch; stops at the first failure."""
     results: list[StepResult] = []
     begun = time.perf_counter()
     for epoch, batch in _read_first_steps(trainer, train):
@@ -205,7 +205,7 @@ def _is_finite(result: StepResult) -> bool:
 
 
 def _choose_rows(num_rows: int, row_s: float, time_rows: Callable[[int], float]) -> int:
-    """As many as fit into the longest step; a few tell what one more takes."""
+    """The number of rows that fit into the longest step, estimated from a few."""
     few = min(num_rows, _FEW_ROWS if _FEW_ROWS * row_s <= _LONGEST_STEP_S else 2)
     if few == 1 or row_s > _LONGEST_STEP_S:
         return 1
@@ -267,7 +267,7 @@ _PREFIX, _SUFFIX = "_scaled_dot_product_", "_attention"
 def watch_attention(work: Callable[[], object]) -> str:
     """The kernels' names; SDPA is torch's function, which gets a mask of the documents and chooses among kernels.
 
-    What is compiled runs as it was written, since compiled code cannot be watched.
+    Compiled code runs uncompiled here, since it cannot be watched.
     """
     with torch.compiler.set_stance("force_eager"), _Watch() as watch, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
@@ -302,7 +302,7 @@ def measure_peak(device: torch.device, work: Callable[[], object]) -> int:
 
 
 class _AllocationMeter(TorchDispatchMode):
-    """Adds up the storages that operations make, until they are freed: a CPU's allocator keeps no such count.
+    """Counts the memory of tensors until they are freed, since the CPU allocator does not.
 
     What a kernel takes and frees inside one operation is not seen.
     """

@@ -1,4 +1,4 @@
-"""Does the tokenizer know the text, and how do the documents fill the rows?"""
+"""Checks of the text: unknown tokens, and how well documents fill the rows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_tokenizer(tokenizer: Tokenizer, held_out: PackedLoader) -> Finding:
 
 
 def _sample_documents(loader: PackedLoader) -> list[list[int]]:
-    """The first documents of every shard looked at, so that all sources count."""
+    """The first documents of each chosen shard, so that all sources are included."""
     shards = _choose_shards(loader)
     documents = []
     for shard in shards:

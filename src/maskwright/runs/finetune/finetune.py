@@ -57,23 +57,23 @@ class FinishedTask:
     metric: str
     runs: list[RunFolder]
     figures: list[dict[str, Any]]
-    """Those of every seed."""
+    """The figures of every seed."""
     next_command: str
-    """What to try with the model."""
+    """Commands to try with the model."""
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """On the held-out examples; of several seeds the mean."""
+        """Scores on the held-out examples; the mean over several seeds."""
         return {name: values["mean"] for name, values in summarise(self.figures).items()}
 
     @property
     def trouble(self) -> str | None:
-        """Why models of seeds are of no use, and what to do; None where all is well."""
+        """Why models of some seeds are unusable, and what to do; None if all are fine."""
         return "; ".join(one["trouble"] for one in self.figures if "trouble" in one) or None
 
     @cached_property
     def model(self) -> TaskModel:
-        """As it was saved, that of the first seed."""
+        """The saved model of the first seed."""
         return TaskModel.from_pretrained(self.runs[0].model)
 
     @cached_property
@@ -83,7 +83,7 @@ class FinishedTask:
 
 @dataclass(frozen=True)
 class _Session:
-    """What the runs of all seeds go by."""
+    """What the runs of all seeds share."""
 
     inputs: TaskInputs
     world: World
@@ -101,10 +101,10 @@ def finetune(
     console: Console | None = None,
     given: GivenInputs | None = None,
 ) -> FinishedTask:
-    """Train, or go on where the same call stopped; wrong input is found before anything is written.
+    """Train, or resume where the same call stopped; input is checked before anything is written.
 
-    One seed's run is `out` itself; several have a folder each in it, and seeds.json has their mean and spread.
-    `given` is what the configuration only names, as it is in memory.
+    The run of a single seed is `out` itself; several seeds have a folder each in it, and seeds.json has mean and
+    deviation. `given` is what the configuration only names, as it is in memory.
     """
     if num_seeds < 1:
         raise InputError(f"the number of seeds is {num_seeds}; it must be at least 1")
@@ -143,7 +143,7 @@ def _prepare(
     console: Console,
     given: GivenInputs | None,
 ) -> TaskInputs:
-    """All that can be refused before the first run begins."""
+    """All checks before the first run begins."""
     if len(folders) > 1:
         check_seeds_folder(out)
     if not overwrite:
@@ -174,7 +174,7 @@ def _settle_learning_rate(configs: list[Config], inputs: TaskInputs, console: Co
 
 
 def _check_same_task(folder: Path, config: TaskConfig) -> None:
-    """An unfinished run goes on only with the task it was started with."""
+    """An unfinished run is resumed only with the task it was started with."""
     file = folder / TASK_FILE
     if not file.is_file():
         return
@@ -230,7 +230,7 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
 
 
 def _check_alike(run: RunFolder, config: Config, inputs: TaskInputs) -> None:
-    """Seeds are compared with each other, so a finished one must have been trained in the same way."""
+    """Refuse a finished seed that was trained with other settings, as seeds are compared with each other."""
     started = load_config(run.config_file)
     if (started.optimizer, started.schedule) != (config.optimizer, config.schedule):
         raise InputError(
@@ -319,5 +319,5 @@ def _build_figures(model: TaskModel, answers: Answers, trainer: Trainer, inputs:
 
 
 def say(console: Console, text: str) -> None:
-    """A line as it is: never wrapped, brackets never read as markup."""
+    """Print a line unchanged: no wrapping, no markup."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -50,7 +50,7 @@ class TaggedSentence:
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """What a model learns from."""
+        """The content that a model learns from, for hashes."""
         return self.words, tuple(map(str, self.tags))
 
     def place_of(self, word: int) -> str:

@@ -26,7 +26,7 @@ _USUAL_LENGTH = 512
 
 @dataclass(frozen=True)
 class TaggedDocument:
-    """A sentence, or a part of one that is longer than the model, without the words that have no token."""
+    """A sentence, or a part of a long one, without words that have no token."""
 
     sentence: TaggedSentence
     places: tuple[int, ...]
@@ -53,7 +53,7 @@ class _Tokens:
 def featurize_words(
     examples: Sequence[TaggedSentence], tokenizer: Tokenizer, max_length: int, config: TaskConfig
 ) -> Features:
-    """Words are tokenized as a text with blanks between them, as they will be met in use.
+    """Words are joined by spaces and tokenized as a text, as in inference.
 
     A sentence longer than the model, or than is usual where nothing else was asked for, becomes several documents.
     These begin at words and, where it can be, at no word inside an entity.
@@ -94,7 +94,7 @@ def _tokenize(examples: Sequence[TaggedSentence], tokenizer: Tokenizer) -> Itera
 
 
 def _find_words(words: Sequence[str], text: str, ids: list[int], spans: Sequence[tuple[int, int]]) -> _Tokens:
-    """A token belongs to the word of its first character; one over two words leaves the second without."""
+    """A token belongs to the word of its first character; a word may so be left without a token."""
     starts = [0, *accumulate(len(word) + len(_BETWEEN_WORDS) for word in words[:-1])]
     tokens = _Tokens(ids, [], [])
     for number, (start, stop) in enumerate(spans):
@@ -125,7 +125,7 @@ def _cut(example: TaggedSentence, tokens: _Tokens, room: int) -> Iterator[tuple[
 
 
 def _leave_entity(example: TaggedSentence, words: Sequence[int], first: int, stop: int) -> int:
-    """The last place up to `stop` that is not inside an entity; `stop` itself where there is none."""
+    """The last place up to `stop` that is not inside an entity; `stop` itself if there is none."""
     for place in range(stop, first, -1):
         if place == len(words) or not goes_on(example.tags[words[place] - 1], example.tags[words[place]]):
             return place

@@ -1,8 +1,7 @@
-"""Tags of words: the entities that a row of them spells, and the schemes that they are written in.
+"""Tags of words: the entities in a row of tags, and tag schemes.
 
-Entities are read by the rules of the CoNLL scoring script, which take every scheme, and rows that break theirs: an
-entity goes on while its type does, and a new one begins at B, S or U, behind E, L, S or U, at another type, and behind
-O.
+Entities are read by the rules of the CoNLL scoring script, which accept every scheme and invalid rows: an entity
+continues while its type does, and a new one begins at B, S or U, behind E, L, S or U, at another type, and behind O.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Tag(NamedTuple):
 
     @property
     def begins(self) -> bool:
-        """Whether an entity begins here, whatever stands before."""
+        """Whether an entity begins here, whatever comes before."""
         return self.letter in _BEGINNING
 
     @property
@@ -62,7 +61,7 @@ def read_prefixed(name: str) -> Tag | None:
 
 
 def read_classes_as_tags(names: Sequence[str]) -> list[Tag]:
-    """The tags that a model's classes are.
+    """The tags of a model's classes.
 
     Where some have no prefix, only B and I are read as one, as transformers does: a type may be called 'E-mail'.
     """
@@ -109,7 +108,7 @@ class Scheme(Enum):
 
     @property
     def letters(self) -> tuple[str, ...]:
-        """Of the tags a type has."""
+        """The letters of a type's tags."""
         return _LETTERS[self]
 
 
@@ -123,7 +122,7 @@ _LETTERS = {
 
 
 def list_candidates(letters: Iterable[str]) -> list[Scheme]:
-    """The schemes that these letters may be of, the likeliest first; none where they are of no scheme."""
+    """The schemes that these letters may belong to, the most likely first."""
     found = set(letters) - {OUTSIDE.letter, ""}
     return [scheme for scheme in Scheme if found <= set(scheme.letters)]
 
@@ -160,7 +159,7 @@ def _is_break(before: Tag, tag: Tag, scheme: Scheme) -> bool:
 
 
 def convert_tags(tags: Sequence[Tag], scheme: Scheme) -> list[Tag]:
-    """The same entities in another scheme; IO joins those of a type that touch."""
+    """Convert tags to another scheme; IO merges adjacent entities of one type."""
     converted = [OUTSIDE] * len(tags)
     for entity in find_entities(tags):
         for place in range(entity.start, entity.stop):
@@ -178,7 +177,7 @@ def _choose_letter(is_first: bool, is_last: bool, scheme: Scheme) -> str:
 
 
 def list_classes(tags: Iterable[Tag]) -> list[str]:
-    """O if it is among the tags, then of each type all tags that the scheme of these letters has."""
+    """All classes: O if it occurs, then for each type all tags of the scheme."""
     found = set(tags)
     letters = {tag.letter for tag in found if tag.is_inside}
     scheme = list_candidates(letters)[0]

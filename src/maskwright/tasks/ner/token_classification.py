@@ -1,4 +1,4 @@
-"""A class for each word, and the entities that they spell.
+"""Token classification: a class for each word, and the entities they form.
 
 B rows, S row length, N documents of a row, W words of a document, C classes, T types of entities.
 """
@@ -30,7 +30,7 @@ _NAMES = {"strict": "strict_f1", "exact": "exact_f1", "partial": "partial_f1", "
 
 
 class TokenClassification(OneClassTask):
-    """Asked about the first piece of each word."""
+    """Named entities: predicts a class at the first token of each word."""
 
     default_metric = "f1"
 
@@ -42,7 +42,7 @@ class TokenClassification(OneClassTask):
 
     @classmethod
     def from_examples(cls, examples: Sequence[TaggedSentence], config: TaskConfig) -> TokenClassification:
-        """All tags that the types of the training examples have in their scheme, also those that no word has."""
+        """The task with all tags of the scheme for the types in the training examples, even tags that do not occur."""
         counts = Counter(str(tag) for example in examples for tag in example.tags)
         classes = list_classes(tag for example in examples for tag in set(example.tags))
         weights = None
@@ -118,7 +118,7 @@ class TokenClassification(OneClassTask):
         return score_each(self.counter.types, sums[2:-1])
 
     def score_answers(self, answers: Tensor, targets: Tensor, examples: Sequence[TaggedDocument]) -> Scores:
-        """What nervaluate adds, where it is installed."""
+        """Scores of nervaluate, if it is installed."""
         is_asked = find_asked(targets[None])[0]
         wanted, found = targets[..., 1].long(), answers.long()
         actual, predicted = (self.counter.list_entities(one, is_asked) for one in (wanted, found))

@@ -1,4 +1,4 @@
-"""Scores of tokens to scores of spans, and spans to answers.
+"""From scores of tokens to scores of spans and to answers.
 
 B rows, S row length, N documents of a row, L the longest span, K spans.
 """
@@ -19,10 +19,10 @@ from maskwright.tasks.qa.examples import Span
 from maskwright.tasks.qa.features import Window
 
 OUTSIDE = -1e30
-"""The score of what cannot be an answer: so low that it has no share, and finite, so that nothing becomes NaN."""
+"""The score of impossible answers: low enough to have no probability, and finite to avoid NaN."""
 _SECOND_SEGMENT = 1
 _SPARE_SPANS = 10
-"""Kept of a window beside twice those asked for, as different tokens may say the same words."""
+"""Spans kept per window beside twice those requested, as different tokens may give the same words."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Spans:
     """The best spans in order, all (..., K); those with a score of `OUTSIDE` or less are none."""
 
     scores: Tensor
-    """The start's score and the end's together."""
+    """The sum of the start's and the end's scores."""
     starts: Tensor
     ends: Tensor
     """The last token, included."""
@@ -46,7 +46,7 @@ def arrange_documents(values: Tensor, batch: PackedBatch, num_documents: int, fi
 
 
 def find_context_tokens(batch: PackedBatch) -> Tensor:
-    """(B, S) true where an answer may stand: in the second segment, its separators aside."""
+    """(B, S) true where an answer may be: in the second segment, without separators."""
     if batch.token_type_ids is None:
         return (batch.positions > 0) & ~batch.is_padding
     following = F.pad(batch.document_ids[:, 1:], (0, 1))
@@ -78,12 +78,12 @@ class FoundSpan(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is kept of a window; two numbers are those of start and end."""
+    """The predictions kept for a window; pairs of numbers are for start and end."""
 
     nothing: tuple[float, float]
     """Logits of no answer."""
     total: tuple[float, float]
-    """The logarithm of all shares that the context's tokens have."""
+    """The log-sum-exp of the logits of the context's tokens."""
     spans: Sequence[FoundSpan]
 
 
@@ -126,7 +126,7 @@ def rank_answers(windows: Sequence[Window], found: Sequence[Found], may_be_unans
 
 
 def _sum_places(window: Window, found: Found, total: float) -> dict[Span, float]:
-    """The probability of each part of the context; spans of different tokens may be the same words."""
+    """The probability of each part of the context, summed over spans with the same words."""
     places: dict[Span, float] = {}
     for span in found.spans:
         if span.score > OUTSIDE:

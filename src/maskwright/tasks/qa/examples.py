@@ -31,13 +31,13 @@ class Question:
     text: str
     context: str
     answers: tuple[str, ...]
-    """As annotators wrote them; none: the context does not answer the question."""
+    """The annotators' answers; empty if the context does not answer the question."""
     spans: tuple[Span, ...]
-    """The characters of those answers that the context has."""
+    """The spans of those answers that occur in the context."""
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """What a model learns from."""
+        """The content that a model learns from, for hashes."""
         return self.text, self.context, self.answers, self.spans
 
 
@@ -46,9 +46,9 @@ class QuestionFile:
     path: Path
     examples: list[Question]
     num_blank: int
-    """Questions left out, as they or their context are empty."""
+    """Questions dropped because they or their context are empty."""
     lost: list[str]
-    """Answers that their context does not have, with their place."""
+    """Answers that do not occur in their context, with their place."""
 
     def describe(self) -> str:
         num_unanswered = sum(not one.answers for one in self.examples)
@@ -63,11 +63,11 @@ class QuestionFile:
         return "; ".join(parts)
 
     def check_same_form(self, other: QuestionFile) -> None:
-        """Files with and without unanswered questions go together."""
+        """Nothing is refused: files with and without unanswerable questions may be combined."""
 
 
 def read_questions(source: str | Path | Table, config: TaskConfig) -> QuestionFile:
-    """All questions of a file; answers that their context does not have are kept as text, to score others by."""
+    """All questions of a file; answers that do not occur in their context are kept as text, for scoring."""
     path = source.path if isinstance(source, Table) else Path(source).expanduser()
     named = (config.text_column, config.second_column, config.label_column)
     if not isinstance(source, Table) and is_squad_file(path) and any(named):
@@ -106,7 +106,7 @@ def _build_question(record: Record, columns: Sequence[str], answer_column: str |
 
 
 def _read_answers(record: Record, column: str | None) -> list[tuple[str, int | None]]:
-    """Texts with where they begin, where that is said; an empty text is no answer."""
+    """The answers with their start, if given; an empty text is no answer."""
     name = column or next((one for one in _ANSWER_COLUMNS if one in record.values), None)
     if name is None or name not in record.values:
         expected = f"'{column}'" if column else " or ".join(f"'{one}'" for one in _ANSWER_COLUMNS)
@@ -180,9 +180,9 @@ def read_question_records(source: str | Path | Table) -> Iterator[Record]:
 
 
 def read_question_pairs(path: str | Path, question: str | None, columns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each question with its context, by the columns of the two; with a `question` given it is asked of every context.
+    """Each question with its context, by their columns; a given `question` is used for every context.
 
-    Blanks are kept, so that places in a context are those of the file.
+    Whitespace is kept, so that offsets in a context are those of the file.
     """
     for record in read_question_records(path):
         texts = [read_text(record, column) for column in (columns[1:] if question is not None else columns)]
@@ -190,7 +190,7 @@ def read_question_pairs(path: str | Path, question: str | None, columns: Sequenc
 
 
 def read_text(record: Record, column: str) -> str:
-    """A text as it is, blanks included, since answers are places in it."""
+    """A text unchanged, with its whitespace, since answers are offsets in it."""
     text = record.values.get(column)
     if not isinstance(text, str):
         found = f"a {type(text).__name__} in '{column}'" if column in record.values else f"no '{column}'"

@@ -1,7 +1,6 @@
-"""Questions with their contexts to tokens: one document for each window of a context.
+"""Tokenize questions with their contexts: one document for each window of a context.
 
-A window has the whole question before it. Tokens know their characters, so that answers go from one to the other and
-back. T tokens of a context.
+Each window follows the whole question. Tokens keep their characters, to map answers both ways. T tokens of a context.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_te
 
 Ints = NDArray[np.int64]
 _SPACELESS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-"""Scripts that put no blanks between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+"""Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 MAX_ANSWER_LENGTH = 30
 MAX_QUESTION_LENGTH = 64
 NO_ANSWER = 0
-"""The place of [CLS], where start and end stand when a window has no answer."""
+"""The place of [CLS], the target of start and end if a window has no answer."""
 _USUAL_STRIDE = 128
 _FEWEST_OF_A_CONTEXT = 4
 
@@ -48,7 +47,7 @@ class EncodedContext:
     word_ends: Ints
 
     def find_tokens(self, span: Span) -> tuple[int, int] | None:
-        """The first and the last token that hold some of these characters."""
+        """The first and the last token that contain any of these characters."""
         first = int(np.searchsorted(self.ends, span[0], side="right"))
         last = int(np.searchsorted(self.starts, span[1], side="left")) - 1
         return (first, last) if first <= last else None
@@ -59,7 +58,7 @@ class EncodedContext:
 
 
 def encode_contexts(texts: Iterable[str], tokenizer: Tokenizer) -> dict[str, EncodedContext]:
-    """Each different context once."""
+    """Tokenize each distinct context once."""
     encoded = {}
     for chunk in group_texts(dict.fromkeys(texts), CHUNK_CHARS):
         for text, encoding in zip(chunk, tokenizer.encode_spans(chunk), strict=True):
@@ -86,7 +85,7 @@ def _read_encoding(text: str, encoding: Any) -> EncodedContext:
 
 
 def _trim(text: str, start: int, end: int) -> Span:
-    """Without blanks on either side; some tokenizers count the blank before a word as the word's."""
+    """Trim whitespace; some tokenizers count the space before a word as part of the word."""
     while start < end and text[start].isspace():
         start += 1
     while end > start and text[end - 1].isspace():
@@ -96,13 +95,13 @@ def _trim(text: str, start: int, end: int) -> Span:
 
 @dataclass(frozen=True)
 class WindowRule:
-    """How a question and its context become documents of at most `max_length` tokens."""
+    """Splits a question and its context into documents of at most `max_length` tokens."""
 
     max_length: int
     num_between: int
     """Tokens between question and context beside one separator."""
     doc_stride: int | None = None
-    """Tokens that a window shares with the next; None: 128, or half of the window where that is less."""
+    """Tokens that a window shares with the next; None: 128, or half of the window if that is less."""
     max_question_length: int = MAX_QUESTION_LENGTH
 
     def __post_init__(self) -> None:
@@ -158,7 +157,7 @@ class Window:
         return self.context.find_characters(first + shift, last + shift)
 
     def find_target(self, spans: tuple[Span, ...], is_answered: bool) -> tuple[int, int]:
-        """What the model should point at; nothing is asked where the context has none of the answers."""
+        """The target span; ignored if the context has none of the answers."""
         if is_answered and not any(self.context.find_tokens(span) for span in spans):
             return IGNORED_LABEL, IGNORED_LABEL
         places = (self.find_place(span) for span in spans)
@@ -167,7 +166,7 @@ class Window:
 
 @dataclass(frozen=True)
 class AskedWindow:
-    """A window and what is asked about it."""
+    """A window with its question and target."""
 
     question: Question
     window: Window
@@ -190,7 +189,7 @@ class AskedWindow:
 def featurize_questions(
     questions: Sequence[Question], tokenizer: Tokenizer, max_length: int, config: TaskConfig
 ) -> Features:
-    """Questions without a token, or about a context without one, are left out; no context is cut off."""
+    """Tokenize questions; those without tokens, or whose context has none, are dropped. No context is truncated."""
     between = find_tokens_between(tokenizer)
     longest = config.max_question_length or MAX_QUESTION_LENGTH
     rule = WindowRule(max_length, len(between), config.doc_stride, longest)

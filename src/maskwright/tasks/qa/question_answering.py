@@ -48,7 +48,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 class QuestionAnswering(Task):
-    """Cross-entropy over the tokens of a window, the mean of start and end; [CLS] stands for no answer in it."""
+    """Cross-entropy over the tokens of a window, the mean of start and end; [CLS] means no answer."""
 
     default_metric = "window_f1"
     num_outputs = 2
@@ -73,7 +73,7 @@ class QuestionAnswering(Task):
         return cls()
 
     def check_examples(self, examples: Sequence[Question]) -> None:
-        """Any question can be asked; targets are known when contexts have been cut into windows."""
+        """Nothing is refused here; targets are computed with the windows."""
 
     def encode_targets(self, examples: Sequence[AskedWindow]) -> Tensor:
         """(windows, 2): the first and the last token of the answer."""
@@ -128,7 +128,7 @@ class QuestionAnswering(Task):
         return {"loss": loss_sum / num_windows, "window_exact": exact / num_windows, "window_f1": f1 / num_windows}
 
     def score_answers(self, answers: Tensor, targets: Tensor, examples: Sequence[AskedWindow]) -> Scores:
-        """SQuAD's own scores, over questions, of the answers that `pipeline("qa")` gives."""
+        """SQuAD's scores over questions, for the answers of `pipeline("qa")`."""
         pairs = zip(examples, answers.tolist(), strict=True)
         groups = groupby(pairs, key=lambda pair: id(pair[0].question))
         return score_replies([_reply(list(group)) for _, group in groups])
@@ -148,7 +148,7 @@ def _score_nothing(logits: Tensor) -> Tensor:
 
 
 def _reply(windows: Sequence[tuple[AskedWindow, list[list[float]]]]) -> Reply:
-    """The best answer in all windows of a question, against none."""
+    """The best answer in all windows of a question, compared with no answer."""
     question = windows[0][0].question
     found = [_read_found(kept) for _, kept in windows]
     ranked = rank_answers([asked.window for asked, _ in windows], found, may_be_unanswered=True)
@@ -176,11 +176,11 @@ def _read_found(kept: Sequence[Sequence[float]]) -> Found:
 
 @dataclass(frozen=True)
 class Reply:
-    """The best span of a context, beside what annotators said."""
+    """The best span of a context, with the annotators' answers."""
 
     text: str
     margin: float
-    """How much better no answer at all scores than the span; above 0 the reply is none."""
+    """The score of no answer minus that of the span; above 0 the reply is no answer."""
     gold: tuple[str, ...]
     """Empty where the context does not answer the question."""
 
@@ -191,7 +191,7 @@ def normalise_answer(text: str) -> str:
 
 
 def score_text(text: str, gold: Sequence[str]) -> tuple[float, float]:
-    """Exact match and F1 over words, each against the gold answer that suits it best; no gold answer is ""."""
+    """Exact match and F1 over words, each with the best-matching gold answer; "" if there is no gold answer."""
     known = [answer for answer in map(normalise_answer, gold) if answer] or [""]
     given = normalise_answer(text)
     return float(given in known), max(_score_words(given.split(), answer.split()) for answer in known)
@@ -200,7 +200,7 @@ def score_text(text: str, gold: Sequence[str]) -> tuple[float, float]:
 def score_replies(replies: Sequence[Reply]) -> dict[str, float]:
     """`exact` and `f1` over questions; where some have no answer, also apart, and at the best threshold.
 
-    As in SQuAD v1.1 a reply is always given where every question has an answer.
+    If every question has an answer, a reply is always given, as in SQuAD v1.1.
     """
     is_answerable = np.asarray([bool(reply.gold) for reply in replies])
     margins = np.asarray([reply.margin for reply in replies])

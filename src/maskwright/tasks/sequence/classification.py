@@ -1,4 +1,4 @@
-"""One of several classes for each example, how much each counts, and whether probabilities mean what they say.
+"""Classification: one of several classes for each example, class weights, and calibration.
 
 B rows, N documents of a row, C classes.
 """
@@ -29,7 +29,7 @@ NUM_BINS = 15
 
 
 class Classification(OneClassTask):
-    """Asked about whole examples."""
+    """Predicts one class for each example."""
 
     default_metric = "accuracy"
 
@@ -109,7 +109,7 @@ def _split(figures: Sequence[float]) -> tuple[Sequence[float], Sequence[float], 
 
 
 def read_weights(text: str, classes: Sequence[str]) -> list[float] | None:
-    """The weights that 'a,b,c' gives to the classes in their order; None for 'balanced'."""
+    """The class weights in 'a,b,c'; None for 'balanced'."""
     if text == BALANCED:
         return None
     try:
@@ -129,7 +129,7 @@ def read_weights(text: str, classes: Sequence[str]) -> list[float] | None:
 def weigh_classes(text: str, counts: Mapping[str, int]) -> list[float]:
     """Weights with a mean of 1 over the examples, so that the learning rate keeps its meaning.
 
-    `balanced` lets all classes count alike: a class of n of N examples, with C classes, weighs N / (C n).
+    `balanced` gives all classes the same total weight: a class with n of N examples, among C classes, weighs N / (C n).
     """
     classes, total = list(counts), sum(counts.values())
     weights = read_weights(text, classes) or [total / (len(classes) * counts[name]) for name in classes]
@@ -138,9 +138,9 @@ def weigh_classes(text: str, counts: Mapping[str, int]) -> list[float]:
 
 
 def weigh_positives(text: str, counts: Mapping[str, int], num_examples: int) -> list[float]:
-    """For classes that are asked one by one: what a positive weighs against a negative of its class.
+    """Weights of positives relative to negatives, for multi-label classes.
 
-    `balanced` lets the positives of a class count as much as its negatives.
+    `balanced` gives the positives of a class the same total weight as its negatives.
     """
     weights = read_weights(text, list(counts))
     return weights or [max(num_examples - count, 1) / count for count in counts.values()]
@@ -148,7 +148,7 @@ def weigh_positives(text: str, counts: Mapping[str, int], num_examples: int) -> 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Answers by their confidence, which is the probability of the class that was chosen."""
+    """Predictions binned by confidence, which is the probability of the predicted class."""
 
     counts: Tensor
     """(bins,)"""

@@ -32,7 +32,7 @@ PROBLEM_TYPE = "multi_label_classification"
 
 
 class MultiLabel(Task):
-    """A yes or no for every class; an answer is yes where the logit is above 0."""
+    """Multi-label classification: a class is predicted if its logit is above 0."""
 
     default_metric = "micro_f1"
     positive_weights: Tensor | None

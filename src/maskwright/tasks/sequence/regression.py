@@ -1,4 +1,4 @@
-"""A number for each example, such as how similar two sentences are. B rows, N documents of a row."""
+"""Regression: a number for each example, such as the similarity of two sentences. B rows, N documents of a row."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Regression(Task):
         return {"spearman": compute_spearman(answers[:, 0], targets)}
 
     def prepare_head(self, output: nn.Linear, targets: Tensor) -> None:
-        """Begin with the mean label for every example, so that the first steps need not find it."""
+        """Initialise the bias to the mean label."""
         nn.init.constant_(output.bias, float(targets.mean()))
 
     def describe(self) -> dict[str, Any]:

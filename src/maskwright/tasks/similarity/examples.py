@@ -49,7 +49,7 @@ class SimilarityExample:
     """Two, and perhaps a third that does not belong to the first though it looks so."""
     label: float | None
     belongs: bool
-    """Whether the two belong together; they do where there is no label."""
+    """Whether the two texts belong together; True without a label."""
 
     @property
     def content(self) -> tuple[Any, ...]:
@@ -67,7 +67,7 @@ class SimilarityFile:
     left_out: dict[str, int]
     """How many records are not among the examples, by reason."""
     ignored: tuple[str, ...] = ()
-    """Columns that are neither text nor label."""
+    """Columns that are not used."""
 
     def describe(self) -> str:
         texts, ignored = ([f"'{name}'" for name in names] for names in (self.columns, self.ignored))
@@ -80,7 +80,7 @@ class SimilarityFile:
         return f"{len(self.examples):,} pairs of {self.path}, texts {', '.join(texts)}, {label}{tail}"
 
     def check_same_form(self, other: SimilarityFile) -> None:
-        """Pairs to learn from and pairs to judge by may differ in all but being pairs, which `read` sees to."""
+        """Nothing is refused: training and evaluation pairs may have different columns."""
 
 
 def read_similarity(source: str | Path | Table, config: TaskConfig) -> SimilarityFile:
@@ -129,7 +129,7 @@ def _find_label(table: Table) -> str | None:
 
 
 def _choose_negative(table: Table, config: TaskConfig, is_trained_on: bool) -> tuple[str, ...]:
-    """The column of hard negatives, where there is one and the loss has a use for it."""
+    """The column of hard negatives, if there is one and the loss uses it."""
     name = config.negative_column
     if name is not None and name not in table.columns:
         if not is_trained_on:
@@ -170,7 +170,7 @@ def _parse_label(value: Any) -> float | None:
 
 
 def _find_least(labels: Sequence[float], path: Path, may_be_any: bool) -> float:
-    """From which label on two texts belong together."""
+    """The lowest label of pairs that belong together."""
     values = set(labels)
     if values == _CLASSES_OF_NLI and not may_be_any:
         raise InputError(
@@ -199,7 +199,7 @@ class GroupFeatures(Features):
 def featurize_groups(
     examples: Sequence[SimilarityExample], tokenizer: Tokenizer, max_length: int, are_compared: bool
 ) -> GroupFeatures:
-    """Each text longer than the model loses its end; an example goes where one of its texts has no token."""
+    """Tokenize groups; long texts are truncated, and an example is dropped if one of its texts has no tokens."""
     group_size, max_tokens = len(examples[0].texts), max_length - NUM_SPECIALS
     ids = tokenizer.encode_batch([text for example in examples for text in example.texts])
     groups = [ids[start : start + group_size] for start in range(0, len(ids), group_size)]
@@ -220,7 +220,7 @@ def featurize_groups(
 
 @dataclass(frozen=True)
 class WholeBatch(TaskBatch):
-    """Examples that are each other's negatives, so that a part of them has another loss."""
+    """A batch that must not be split, because its examples are each other's negatives."""
 
     def rows(self, start: int, stop: int) -> Self:
         if start > 0 or stop < self.num_rows:

@@ -1,4 +1,4 @@
-"""Vectors of texts, learnt from pairs: by the contrastive loss, or by labels that their cosine should be.
+"""Text embeddings trained on pairs, by the contrastive loss or by labels for their cosine.
 
 The contrastive loss tells the partner of a text from the other texts of the batch: symmetric InfoNCE, known as multiple
 negatives ranking (Henderson et al. 2017, section 4.4; Reimers & Gurevych 2019). B rows, N documents of a row,
@@ -96,7 +96,7 @@ def _find_partners(
 
 
 def _gather(own: Groups) -> tuple[Groups, int]:
-    """The examples of all processes, and the number of the first that is this one's; all bring as many."""
+    """The examples of all processes, and the index of this process's first; all have equally many."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return own, 0
     texts, is_asked = _collect(own.texts), _collect(own.is_asked.to(own.texts.dtype)) > 0
@@ -128,7 +128,7 @@ class _CollectVectors(torch.autograd.Function):
 _NOT_OF_TEXTS = 2
 """Columns of a target before the numbers of the texts: whether the pair is asked, and its label."""
 _HASH_BYTES = 6
-"""So few that a double holds the number exactly."""
+"""Few enough for a float64 to hold the number exactly."""
 _PAIR = 2
 DEFAULT_POOLING: Pooling = "mean"
 DEFAULT_TEMPERATURE = 0.05
@@ -219,7 +219,7 @@ class ContrastiveSimilarity(Task):
 
 
 def _number_text(text: str) -> float:
-    """The same for texts that differ in case and spaces alone."""
+    """A number for a text; the same for texts that differ only in case and spaces."""
     content = " ".join(text.casefold().split()).encode()
     return float(int.from_bytes(hashlib.blake2b(content, digest_size=_HASH_BYTES).digest()))
 
@@ -232,7 +232,7 @@ def _sum_moments(cosines: Tensor, labels: Tensor) -> Tensor:
 
 
 class CosineSimilarity(Regression):
-    """The squared difference between the cosine of two texts and their label, scaled to what a cosine can be."""
+    """The squared difference between the cosine of two texts and their label, scaled to the range of a cosine."""
 
     def __init__(self, pooling: Pooling, scale: tuple[float, float], max_length: int | None) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class CosineSimilarity(Regression):
 
 
 def find_scale(labels: Sequence[float]) -> tuple[float, float]:
-    """The labels that stand for the cosines 0 and 1; what may be a cosine is taken as one."""
+    """The labels that mean cosines of 0 and 1; labels in the range of a cosine are not scaled."""
     low, high = min(labels), max(labels)
     if low >= -1.0 and high <= 1.0:
         return 0.0, 1.0
@@ -270,7 +270,7 @@ def find_scale(labels: Sequence[float]) -> tuple[float, float]:
 
 
 def build_similarity(examples: Sequence[SimilarityExample], config: TaskConfig) -> Task:
-    """The task that the settings and training examples ask for."""
+    """The task for these settings and training examples."""
     for name, is_set in (("class-weights", config.class_weights), ("label-smoothing", config.label_smoothing)):
         if is_set:
             raise InputError(f"--{name} is for classes; similarity has none: leave it out")

@@ -1,4 +1,4 @@
-"""How a tokenizer cuts texts up, and which words of a domain are worth adding to its vocabulary."""
+"""How a tokenizer splits texts, and which words of a domain are worth adding to its vocabulary."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_te
 from maskwright.text.tokenizer.words import METASPACE, build_boundaries, cut_word, find_spelling
 
 MANY_PIECES = 3
-"""From here on a word counts as badly cut."""
+"""A word with this many tokens counts as fragmented."""
 _REPLACEMENT_CHARACTER = "\ufffd"
 
 
 @dataclass(frozen=True)
 class Fragmentation:
-    """Words are what the pre-tokenizer cuts off and what holds a letter or a digit; punctuation is not counted."""
+    """Statistics of tokens per word. Words are pieces of the pre-tokenizer with a letter or a digit; punctuation is not
+    counted.
+    """
 
     num_texts: int = 0
     num_tokens: int = 0
@@ -44,7 +46,7 @@ class Fragmentation:
 
 
 class FragmentationMeter:
-    """Adds up how one tokenizer cuts one list of texts after another."""
+    """Accumulates the fragmentation of several lists of texts by one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -99,7 +101,7 @@ class DomainToken:
     word: str
     count: int
     pieces: tuple[str, ...]
-    """What it is cut into today."""
+    """The word's current tokens."""
 
     @property
     def tokens_saved(self) -> int:

@@ -34,7 +34,7 @@ class EncodedTexts:
 
 
 def encode_texts(texts: list[str], tokenizer: Tokenizer, boundaries: WordBoundaries) -> EncodedTexts:
-    """Without special tokens around them."""
+    """Ids without special tokens."""
     backend = tokenizer.backend
     encode = backend.encode_batch if boundaries.needs_word_ids else backend.encode_batch_fast
     flat_ids, flat_words = array("I"), array("I")  # five times quicker from lists than numpy

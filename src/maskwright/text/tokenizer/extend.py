@@ -94,7 +94,7 @@ def _add_pieces(settings: dict[str, Any], spellings: Sequence[str], tokenizer: T
 
 
 def _check_splits(tokenizer: Tokenizer) -> None:
-    """BPE looks up what the pre-tokenizer cuts off; Llama 2's and Gemma's hand it whole texts."""
+    """Refuse pre-tokenizers that hand whole texts to BPE, as those of Llama 2 and Gemma do."""
     backend = tokenizer.backend
     text = "a a" if backend.normalizer is None else backend.normalizer.normalize_str("a a")
     if backend.pre_tokenizer is None or len(backend.pre_tokenizer.pre_tokenize_str(text)) < 2:
@@ -116,7 +116,7 @@ def _check_ids(old: Tokenizer, extended: Tokenizer, spellings: Sequence[str]) ->
 
 
 def _check_old_words(old: Tokenizer, extended: Tokenizer) -> None:
-    """Looking words up may bring tokens to light that merges never make."""
+    """Refuse if looking up whole words changes old words, through tokens that merges never produce."""
     model, spelling = old.backend.model, find_spelling(old)
     vocabulary = old.backend.get_vocab(with_added_tokens=False)
     hidden = [token for token, token_id in vocabulary.items() if [p.id for p in model.tokenize(token)] != [token_id]]
@@ -133,9 +133,9 @@ def _check_old_words(old: Tokenizer, extended: Tokenizer) -> None:
 class VocabularyAdvice:
     tokens: list[DomainToken]
     num_texts: int
-    """Those the tokens were chosen from."""
+    """The number of texts that the tokens were chosen from."""
     before: Fragmentation
-    """Of the held-out texts, as are the figures after."""
+    """Fragmentation of the held-out texts, before and after."""
     after: Fragmentation
     extended: Tokenizer
 

@@ -34,7 +34,7 @@ _PROBE = "Ein caf\N{LATIN SMALL LETTER E WITH ACUTE} \N{CJK UNIFIED IDEOGRAPH-6F
 
 
 def read_tokenizer(path: Path) -> tuple[Backend, dict[str, Any]]:
-    """The tokenizer of a file or folder and its settings; in a folder `tokenizer.json` wins."""
+    """The tokenizer of a file or folder and its settings; in a folder `tokenizer.json` takes precedence."""
     file = _find_file(path)
     settings = _read_settings(file.parent)
     if file.name == VOCABULARY_FILE or file.suffix == ".txt":
@@ -66,7 +66,7 @@ def _find_file(path: Path) -> Path:
 
 
 def advise_conversion(folder: Path) -> str:
-    """How a folder gets the file of a fast tokenizer."""
+    """Advice on how to convert a folder to a fast tokenizer."""
     place = repr(str(folder))
     code = f"from transformers import AutoTokenizer; AutoTokenizer.from_pretrained({place}).save_pretrained({place})"
     return (

@@ -31,8 +31,8 @@ SETTING_NAMES = tuple(f"{name}_token" for name in (*SPECIAL_ROLES, "bos", "eos")
 def assign_roles(backend: Backend, named: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:
     """The token of each role, and the roles whose token had to be added at the end of the vocabulary.
 
-    A role's token is the one named by the tokenizer's settings, else its usual spelling; `cls`, `sep` and `unk` may
-    be served by the begin or end token, as `<|endoftext|>` in GPT-2. What is still missing is added, the mask first.
+    A role's token is the one named by the tokenizer's settings, else its usual spelling; `cls`, `sep` and `unk` may use
+    the begin or end token, as `<|endoftext|>` in GPT-2. What is still missing is added, the mask first.
     """
     names = {name: content for name in SETTING_NAMES if (content := read_token(named.get(name))) is not None}
     tokens = {role: _find_token(backend, role, names) for role in SPECIAL_ROLES}

@@ -1,4 +1,4 @@
-"""One face for tokenizers: ours, files from anywhere, or a fast tokenizer of `transformers`."""
+"""One interface for tokenizers: ours, tokenizer files, or a fast tokenizer of `transformers`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Tokenizer:
             special_tokens, added_roles = assign_roles(backend, {})
         self.special_tokens = dict(special_tokens)
         self.added_roles = tuple(added_roles)
-        """Roles whose token was not in the tokenizer and has been added to it."""
+        """Roles whose token was added to the tokenizer."""
         self._vocab_size = 1 + max(_list_ids(backend))
         self.pad_token_id = self._role_id("pad")
         self.unk_token_id = self._role_id("unk")

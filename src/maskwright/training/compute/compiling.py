@@ -23,16 +23,17 @@ from maskwright.training.distributed.world import World
 
 
 def should_record(model: Objective, training: TrainingConfig, device: torch.device, world: World) -> bool:
-    """Whether to capture CUDA graphs: of a compiled model in one process on a GPU, where nothing waits for the host.
+    """Whether to capture CUDA graphs: for a compiled model in one process on a GPU whose pass never synchronises with
+    the host.
 
-    Activation checkpointing reads the generator's state between its two passes, which a graph cannot.
+    Activation checkpointing reads the generator's state between its two passes, which is impossible inside a graph.
     """
     is_alone = device.type == "cuda" and world.size == 1
     return is_alone and model.is_recordable and not training.activation_checkpointing
 
 
 def should_compile(training: TrainingConfig, device: torch.device, world: World) -> bool:
-    """As configured, or on GPUs that have what it takes; layers sharded by FSDP are not compiled."""
+    """As configured; by default on GPUs that support it. Layers sharded by FSDP are not compiled."""
     is_cut = world.size > 1 and training.parallel == "fsdp"
     lacks_triton = device.type == "cuda" and find_spec("triton") is None
     if training.compile is None:
@@ -53,16 +54,16 @@ def use_fp8_products(model: Objective, device: torch.device, is_compiled: bool) 
 
 _NUM_WARM_UP = 3
 _SLOTS_STEP = 24
-"""A falling mask ratio needs a new recording only when this part of the tokens, in slots, has become idle."""
+"""With a falling mask ratio the graph is captured again only when 1 / this of the tokens are idle slots."""
 _ALIGNMENT = 64
-"""Matrix products are slow on sides that are no multiple of a power of two."""
+"""The number of slots is a multiple of this, because matrix products with odd sizes are slow."""
 Differentiate = Callable[[Questions, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class _Recording:
     key: tuple[Any, ...]
-    """What it was recorded for."""
+    """The shapes and settings that it was captured for."""
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
     grads: list[Tensor | None]
@@ -70,10 +71,11 @@ class _Recording:
 
 
 class GraphedPass:
-    """Records `differentiate` for batches of one shape; another shape that comes twice in a row takes its place.
+    """Captures `differentiate` as a CUDA graph for one batch shape; another shape that comes twice in a row replaces
+    it.
 
-    `differentiate` takes questions and the factors of its losses, leaves gradients with the parameters and
-    returns sums. Gradients live in the recording's own memory and are valid until the next call.
+    `differentiate` takes questions and the factors of its losses, sets the parameters' gradients and returns sums.
+    Gradients live in the graph's own memory and are valid until the next call.
     """
 
     def __init__(self, differentiate: Differentiate, params: Iterable[nn.Parameter]) -> None:
@@ -102,7 +104,7 @@ class GraphedPass:
         return recording.sums
 
     def _settle_slots(self, corrupted: CorruptedBatch) -> CorruptedBatch:
-        """As many slots as before where they are enough and not far too many; where they grew, they may grow on."""
+        """The previous number of slots if it is enough and not too large; else a new one, with room to grow."""
         shape, num_tokens, wanted = corrupted.labels.shape, corrupted.labels.numel(), corrupted.num_slots
         step = num_tokens // _SLOTS_STEP
         num_slots = self._num_slots.get(shape)
@@ -139,7 +141,7 @@ def _round_up(num_slots: int) -> int:
 
 
 def _describe(questions: Questions) -> tuple[Any, ...]:
-    """All that a recording depends on: what is not a tensor, and the kinds of the tensors."""
+    """Everything that a captured graph depends on: values that are no tensors, and the tensors' shapes and dtypes."""
     values = [value for part in (questions.batch, questions) for value in _list_fields(part).values()]
     return tuple(
         (value.shape, value.dtype) if isinstance(value, Tensor) else value

@@ -1,4 +1,4 @@
-"""Where to compute, and a model in evaluation mode for a while."""
+"""The device to compute on, and a context for evaluation mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maskwright.training.distributed.world import is_launched, local_rank
 
 
 def choose_device(name: str, setting: str = "training.device") -> torch.device:
-    """`auto` is a GPU, else the CPU; each process of a machine takes a GPU of its own. `setting` is named in errors."""
+    """`auto` is a GPU else the CPU; each process of a machine gets its own GPU. `setting` is named in errors."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and is_launched():
@@ -31,7 +31,7 @@ def choose_device(name: str, setting: str = "training.device") -> torch.device:
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """No dropout inside the block; afterwards every part is in the mode it was in, also after an error."""
+    """Evaluation mode inside the block; afterwards every module has its previous mode, also after an error."""
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:

@@ -1,4 +1,4 @@
-"""One model on one process, replicated on many (DDP) or sharded over them (FSDP2), behind the same few calls.
+"""One model on one process, replicated on many (DDP) or sharded over them (FSDP2), behind one interface.
 
 The loss is a sum over this process's share of the batch; gradients come out as the mean over processes, so callers
 multiply by the number of processes and divide by the global count.
@@ -26,7 +26,9 @@ from maskwright.training.distributed.world import World, distribute_like, gather
 
 
 class ObjectiveModule(nn.Module):
-    """A model's objective as a forward pass, which is what DDP and FSDP hook into; tensors in a tuple, as they ask."""
+    """A model's objective as a forward pass, which DDP and FSDP hook into; the result is a tuple of tensors, as they
+    require.
+    """
 
     def __init__(self, model: Objective, precision: Precision) -> None:
         super().__init__()
@@ -59,21 +61,21 @@ class Alone:
         return LossSums(*self._objective(questions))
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Inside, gradients of this process add up and are not exchanged."""
+        """Inside the block, gradients accumulate locally and are not exchanged."""
         return nullcontext()
 
     def gather(self) -> None:
-        """Bring the trained weights into `model`; all processes call it together."""
+        """Copy the trained weights into `model`; all processes must call this together."""
 
     def scatter(self) -> None:
-        """Bring the weights of `model` to where they are trained."""
+        """Copy the weights of `model` into the trained module."""
 
     def train(self) -> None:
         self.trained.train()
 
 
 class Replicated(Alone):
-    """A copy in every process; gradients are exchanged while the backward pass still runs."""
+    """A copy in every process (DDP); gradients are exchanged during the backward pass."""
 
     def __init__(self, model: Objective, precision: Precision) -> None:
         super().__init__(model, precision)
@@ -89,7 +91,7 @@ class Replicated(Alone):
 
 
 class Sharded(Alone):
-    """Every process holds a part of every weight, gradient and optimizer state; `model` is a whole one on the CPU."""
+    """FSDP2: every process has a shard of all weights, gradients and optimizer state; `model` is whole, on the CPU."""
 
     def __init__(self, model: Objective, precision: Precision, world: World, device: torch.device) -> None:
         super().__init__(model.cpu(), precision)
@@ -135,7 +137,7 @@ def place_model(
     device: torch.device,
     parallel: Literal["ddp", "fsdp"],
 ) -> Alone:
-    """Put a model onto its device, and between processes where there are several."""
+    """Move a model to its device, and replicate or shard it if there are several processes."""
     if world.size > 1 and parallel == "fsdp":
         return Sharded(model, precision, world, device)
     model.to(device)

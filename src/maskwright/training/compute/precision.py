@@ -1,4 +1,4 @@
-"""The dtype to compute in: named, or what is fast on this very machine, measured once and remembered."""
+"""The dtype to compute in: as configured, or the fastest on this machine, measured once and cached."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from maskwright.training.distributed.world import World
 PrecisionName = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 _WORTHWHILE = 1.2
-"""Fewer bits must be this many times as fast to be chosen."""
+"""A smaller dtype is chosen only if it is this many times as fast."""
 _PATIENCE_S = 1.0
 _NUM_TIMED = 8
 _NUM_LAYERS = 4
@@ -35,7 +35,7 @@ _NUM_LAYERS = 4
 class Precision:
     """The dtype of the matrix products; weights, norms, softmax and loss stay in fp32.
 
-    fp8 is for the products of compiled layers; whatever else there is computes in bf16 then.
+    fp8 is for the products of compiled layers; everything else then computes in bf16.
     """
 
     name: PrecisionName
@@ -43,7 +43,7 @@ class Precision:
 
     @property
     def needs_loss_scale(self) -> bool:
-        """fp16 has so small a range that gradients vanish in it unless the loss is scaled up."""
+        """Gradients underflow in fp16 unless the loss is scaled up."""
         return self.name == "fp16"
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
@@ -51,12 +51,12 @@ class Precision:
         return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
 
     def apply(self) -> None:
-        """Set what the whole process shares."""
+        """Apply the settings that are global to the process."""
         torch.set_float32_matmul_precision("highest" if self.name == "fp32" else "high")
 
 
 def check_precision(name: PrecisionName | Literal["auto"], device: torch.device) -> None:
-    """Refuse numbers that the device does not have."""
+    """Refuse a dtype that the device does not support."""
     for limited, has_it, generation in (("tf32", _has_tf32, "Ampere"), ("fp8", has_fp8, "Ada or Hopper")):
         if name == limited and not has_it(device):
             raise InputError(
@@ -66,7 +66,7 @@ def check_precision(name: PrecisionName | Literal["auto"], device: torch.device)
 
 
 def choose_precision(name: PrecisionName | Literal["auto"], device: torch.device) -> Precision:
-    """The named precision where the device has it; `auto` measures on the first use and remembers."""
+    """The configured precision if the device supports it; `auto` measures on first use and caches the result."""
     check_precision(name, device)
     if name != "auto":
         return Precision(name)
@@ -75,14 +75,14 @@ def choose_precision(name: PrecisionName | Literal["auto"], device: torch.device
 
 
 def agree_on_precision(precision: Precision, world: World) -> Precision:
-    """The main process's choice: measured apart, processes may choose differently."""
+    """The main process's choice, because measurements differ between processes."""
     names = get_args(PrecisionName)
     chosen = names[int(world.sum_facts([names.index(precision.name) if world.is_main else 0.0])[0])]
     return precision if chosen == precision.name else Precision(chosen, "chosen by the main process")
 
 
 def _pick(speeds: dict[str, float]) -> Precision:
-    """The fastest; ties go to more bits, and fp16, with its small range, must also beat bf16."""
+    """The fastest; ties go to the larger dtype, and fp16, with its small range, must also beat bf16."""
     chosen: PrecisionName = "fp32"
     shorter: tuple[PrecisionName, ...] = ("tf32", "bf16", "fp16")
     for name in shorter:
@@ -163,7 +163,7 @@ def _time_products(precision: Precision, device: torch.device) -> float:
 
 
 def _time(run: Callable[[], None], result: Tensor) -> float:
-    """Seconds of one call: the best of a few, fewer of them when one alone takes long."""
+    """Seconds of one call: the best of a few, or of fewer if one takes long."""
     best, begun = float("inf"), time.perf_counter()
     for index in range(_NUM_TIMED + 1):
         start = time.perf_counter()
@@ -200,13 +200,13 @@ _GROWTH_INTERVAL = 2000
 
 
 class LossScale:
-    """Dynamic loss scaling for fp16 (Micikevicius et al. 2018), decided on the device so that nothing waits.
+    """Dynamic loss scaling for fp16 (Micikevicius et al. 2018), updated on the device, without synchronisation.
 
     Halves after a step that overflowed, doubles after many that did not.
     """
 
     def __init__(self, device: torch.device, values: list[float] | None = None) -> None:
-        """`values` are those that `fetch` gave."""
+        """`values` are those that `fetch` returned."""
         scale, num_good = values or [_START, 0.0]
         self.scale = torch.tensor(scale, device=device)
         self._num_good = torch.tensor(num_good, device=device)
@@ -215,7 +215,7 @@ class LossScale:
         return [float(self.scale), float(self._num_good)]
 
     def is_lowest(self) -> Tensor:
-        """Whether an overflow can no longer be blamed on the scale."""
+        """Whether the scale cannot be lowered any further, so that an overflow has another cause."""
         return self.scale <= 1.0
 
     def update(self, skip: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Notice a process that died or hangs, and end this one with its name instead of waiting for it for ever."""
+"""Detect a process that died or hangs, and end this one with an error that names it, instead of waiting for ever."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 _EXIT_CODE = 1
 _LOOK_S = 0.5
-"""Between looks at the processes of this machine; launchers kill the others some 30 s after one died."""
+"""Interval between checks of the processes of this machine; launchers kill the others about 30 s after one died."""
 _BROKEN_LIMIT_S = 15.0
-"""Silence that is enough once communication has failed."""
+"""After communication has failed, a process that is silent for this long counts as dead."""
 _DEAD = "dead"
 _OVER = ("Z", "X")
-"""The states of a process that has ended and was not yet asked for its exit code."""
+"""States of a process in Linux that has ended (a zombie)."""
 
 
 class Liveness:
-    """A thread that counts up for this process in the shared store, and watches the others.
+    """A thread that increments this process's counter in the shared store, and watches the counters of the others.
 
-    Those of the same machine are looked at directly. Of others only changes of their counts matter, seen by this
-    machine's clock, so clocks need not agree. Whoever finds one dead tells all.
+    Processes of the same machine are checked directly. Of the others only changes of their counters matter, timed by
+    this machine's clock, so clocks need not agree. The process that finds a dead one tells all others.
     """
 
     def __init__(self, store: PrefixStore, rank: int, size: int, silence_limit_s: float) -> None:
@@ -44,7 +44,7 @@ class Liveness:
         self._changed = dict.fromkeys(self._others, time.monotonic())
         self._names = {other: f"rank {other}" for other in self._others}
         self._neighbors: dict[int, tuple[int, str]] = {}
-        """Processes of this machine, with the time they began."""
+        """Process ids of the processes of this machine, with their start times."""
         self._unmet = set(self._others)
         name = f"rank {rank} ({socket.gethostname()}, process {os.getpid()})"
         place = [name, _find_machine(), os.getpid(), _read_state(os.getpid())[1]]
@@ -54,14 +54,14 @@ class Liveness:
         atexit.register(self.stop)  # a script that simply ends has not died
 
     def stop(self) -> None:
-        """Leave in good order: the others no longer wait for a sign of life."""
+        """Leave in good order, so that the others do not take this process for dead."""
         atexit.unregister(self.stop)
         self._stopped.set()
         self._thread.join()
         self._say_goodbye()
 
     def find_departed(self) -> tuple[str, bool]:
-        """After communication failed: who is gone, and whether it died; waits until that is known."""
+        """After communication failed: the process that is gone, and whether it died; waits until that is known."""
         deadline = time.monotonic() + min(self._silence_limit_s, _BROKEN_LIMIT_S) + 2 * self._interval_s
         self._silence_limit_s = min(self._silence_limit_s, _BROKEN_LIMIT_S)
         while time.monotonic() < deadline:
@@ -77,7 +77,7 @@ class Liveness:
         return self._departed
 
     def describe_missing(self) -> str | None:
-        """Who died, or never came; for a process that hangs, so nothing is waited for."""
+        """The process that died or never joined, without waiting; for a process that hangs."""
         if self._departed is None and self._unmet:
             return f"{', '.join(self._names[other] for other in sorted(self._unmet))} ended before it met the others"
         return self._departed
@@ -104,7 +104,7 @@ class Liveness:
                 return
 
     def _meet(self) -> None:
-        """Learn who and where those are that have come since."""
+        """Read the names and places of processes that have joined since the last call."""
         for other in [other for other in self._unmet if self._store.check([f"place/{other}"])]:
             self._names[other], machine, pid, begun = json.loads(self._store.get(f"place/{other}"))
             if machine is not None and machine == _find_machine():
@@ -120,7 +120,7 @@ class Liveness:
         self._left = {other for other in self._others if self._store.add(f"left/{other}", 0)}
 
     def _look(self) -> str | None:
-        """Who is gone without having left in good order."""
+        """The process that is gone without having left in good order."""
         if self._store.check([_DEAD]):
             return self._store.get(_DEAD).decode()
         for other in sorted(self._neighbors.keys() - self._left):
@@ -157,7 +157,7 @@ class Liveness:
 
 
 def _find_machine() -> str | None:
-    """Equal for processes that see each other's ids; None where that cannot be told."""
+    """The same for processes that see each other's process ids; None if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -166,7 +166,7 @@ def _find_machine() -> str | None:
 
 
 def _read_state(pid: int) -> tuple[str, str]:
-    """The state of a process and when it began, as Linux tells; blank where there is no such process."""
+    """The state and the start time of a process, from Linux; blank if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""The processes that train one model together: this one's rank, sums over all, sharded tensors, agreement to stop.
+"""The processes that train one model together: rank, sums over all processes, sharded tensors, agreement to stop.
 
 `torchrun` starts the processes and names them in the environment; without it there is a world of one.
 """
@@ -25,18 +25,18 @@ from maskwright.training.distributed.liveness import Liveness
 
 Result = TypeVar("Result")
 _COLLECTIVE_TIMEOUT = timedelta(hours=1)
-"""Dead processes are noticed by their silence (`Liveness`), so slow work of one process need not look like death."""
+"""Long, because `Liveness` detects dead processes; slow work of one process is no failure."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process's place among all."""
+    """This process's rank among all processes, and their communication."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     control: dist.ProcessGroup | None = None
-    """Exchanges small facts between hosts without waiting for their GPUs."""
+    """A group on the CPU for small values, so that GPUs need not be waited for."""
     liveness: Liveness | None = None
 
     @property
@@ -45,13 +45,13 @@ class World:
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, in place; nothing waits for the device."""
+        """The sum over all processes, in place, without synchronising the device."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def sum_facts(self, facts: list[float]) -> list[float]:
-        """The sum over all processes of a few numbers that the hosts know."""
+        """The sums over all processes of a few numbers on the CPU."""
         if self.size == 1:
             return facts
         tensor = torch.tensor(facts, dtype=torch.float64)
@@ -59,7 +59,7 @@ class World:
         return [float(fact) for fact in tensor]
 
     def main_first(self, work: Callable[[], Result]) -> Result:
-        """Do the same work in all processes, the main one before the others; what it refuses they do not begin."""
+        """Run the same code in all processes, in the main one first; if it fails there, the others do not start."""
         if not self.is_main and self.sum_facts([0.0])[0]:
             raise FollowerError("the main process could not begin")
         try:
@@ -74,7 +74,7 @@ class World:
 
     @contextmanager
     def naming_the_departed(self) -> Iterator[None]:
-        """Inside, communication that fails because a process died is an error that names that process."""
+        """Inside the block, a communication failure caused by a dead process raises an error that names the process."""
         try:
             yield
         except RuntimeError as error:
@@ -90,14 +90,14 @@ def _name_departed(liveness: Liveness) -> RunError:
 
 
 def find_dead_process() -> LostProcessError | None:
-    """After a request to end: launchers make it when another process died, and then that is the reason to give."""
+    """After SIGTERM: the process whose death may be the reason, because launchers then end the others."""
     liveness = _Membership.liveness
     dead = None if liveness is None else liveness.find_dead()
     return None if dead is None else LostProcessError(f"{dead}, so the run ends here; the same command resumes it")
 
 
 def describe_missing_process() -> str | None:
-    """Who died or never came, where this process hangs; nothing is waited for."""
+    """The process that died or never joined, without waiting; for a process that hangs."""
     return None if _Membership.liveness is None else _Membership.liveness.describe_missing()
 
 
@@ -112,7 +112,7 @@ def is_launched() -> bool:
 
 
 def is_main_process() -> bool:
-    """Whether this process is, or will be, the one that writes; known before it meets the others."""
+    """Whether this process is, or will be, the one that writes; known before the processes are connected."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -121,18 +121,18 @@ class _Membership:
 
     world = World()
     liveness: Liveness | None = None
-    """There before the world is: to meet the others may take for ever."""
+    """Set before the world is, because connecting to the others may hang."""
 
 
 def join_world(on_gpu: bool, silence_limit_s: float = 60.0) -> World:
-    """Meet the other processes, once; a process on its own meets nobody."""
+    """Connect to the other processes, once; without a launcher there are none."""
     if _Membership.world.size == 1 and is_launched():
         _Membership.world = _meet(on_gpu, silence_limit_s)
     return _Membership.world
 
 
 def leave_world() -> None:
-    """Part from the other processes; afterwards this one is alone."""
+    """Disconnect from the other processes; afterwards the world has one process."""
     world, _Membership.world, _Membership.liveness = _Membership.world, World(), None
     if world.liveness is not None:
         world.liveness.stop()
@@ -178,7 +178,7 @@ def compute_square_sum(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What all processes must agree on before the next step: the time that has passed, and whether to stop."""
+    """What all processes must agree on before the next step: the elapsed time, and whether to stop."""
 
     elapsed_s: float
     """By the main process's clock, since schedules may follow it."""
@@ -188,7 +188,7 @@ class Verdict:
 
 
 def agree(world: World, elapsed_s: float, stop: bool, received: int) -> Verdict:
-    """One process's wish to stop, or the signal it received, is everybody's."""
+    """If one process wants to stop or received a signal, all of them stop."""
     if world.size == 1:
         return Verdict(elapsed_s, stop, received)
     elapsed, num_stops, num_terminations, num_interrupts = world.sum_facts(

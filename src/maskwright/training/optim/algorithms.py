@@ -1,6 +1,6 @@
-"""The optimizers but Muon; all of them can skip a step by a tensor on the device, so that the host need not wait.
+"""All optimizers except Muon; each can skip a step by a flag on the device, without synchronisation.
 
-Those of our own share a base class: a step is a pure function of one parameter, its gradient and its state.
+Our own share a base class: a step is a pure function of one parameter, its gradient and its state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from maskwright.training.distributed.world import compute_square_sum
 
 
 def resolve_skip(skip: Tensor | None) -> bool | Tensor:
-    """Whether to leave a step out: known at once on the CPU, elsewhere a condition to select values by."""
+    """Whether to skip a step: a bool on the CPU, elsewhere a tensor for `select`."""
     if skip is None:
         return False
     return bool(skip) if is_on_host(skip) else skip.bool()
@@ -120,7 +120,7 @@ def compute_bias_correction(beta: float, step: Tensor, dtype: torch.dtype) -> Te
 
 
 def _gather_alike(params: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Parameters of one kind, as many as a stack may hold; sharded ones come alone."""
+    """Parameters of one shape, dtype and device, as many as a stack may hold; sharded ones come alone."""
     alike: dict[object, list[Tensor]] = defaultdict(list)
     for param in params:
         alike[param if isinstance(param, DTensor) else (param.shape, param.dtype, param.device)].append(param)

@@ -15,8 +15,8 @@ from maskwright.training.distributed.world import distribute_like, gather_whole
 class WeightAverage:
     """Follows a module's parameters; `decay` is the share that the average keeps of itself at a step.
 
-    In the first steps of a run it keeps less, (1 + n) / (10 + n) after n of them; else the average over a short run
-    would be made of the weights that the run began with.
+    In the first steps of a run it keeps less, (1 + n) / (10 + n) after n steps; else the average of a short run would
+    be mostly its initial weights.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -26,7 +26,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Begin from the weights as they are."""
+        """Restart the average from the current weights."""
         self._averages = {name: param.detach().clone() for name, param in self._params.items()}
 
     @torch.no_grad()
@@ -41,7 +41,7 @@ class WeightAverage:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside, the module has the averaged weights."""
+        """Inside the block, the module has the averaged weights."""
         self._swap()
         try:
             yield
@@ -57,12 +57,12 @@ class WeightAverage:
 
     @torch.no_grad()
     def adopt(self) -> None:
-        """Give the module the averaged weights for good."""
+        """Replace the module's weights by their averages."""
         for name, param in self._params.items():
             param.copy_(self._averages[name])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Whole averages by parameter name; all processes call it together."""
+        """Whole averages by parameter name; all processes must call this together."""
         return {name: gather_whole(average) for name, average in self._averages.items()}
 
     @torch.no_grad()

@@ -21,13 +21,13 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 @dataclass(frozen=True)
 class LearningRateSchedule:
-    """A peak learning rate and the way to it and down from it; called with a step, numbered from 0, it is the rate."""
+    """A learning-rate schedule with its peak; called with a step, numbered from 0, it returns the rate."""
 
     learning_rate: float
     config: ScheduleConfig
 
     def __call__(self, step: int) -> float:
-        """The rate at a step; a schedule that ends with the run has none before the run is known."""
+        """The rate at a step; an InputError if the schedule depends on the length of the run."""
         config = self.config
         ends_with_run = config.type != "constant" or (config.warmup_steps is None and config.warmup_share > 0)
         if config.decay_steps is None and ends_with_run:
@@ -40,7 +40,7 @@ class LearningRateSchedule:
 
 @dataclass(frozen=True)
 class BuiltOptimizer:
-    """An optimizer's settings and its schedule's, for a model that is yet to come."""
+    """Settings of an optimizer and its schedule, without a model."""
 
     config: OptimizerConfig
     schedule: ScheduleConfig
@@ -72,7 +72,8 @@ def learning_rate_schedule_builder(settings: Mapping[str, Any]) -> LearningRateS
 def optimizer_builder(
     settings: Mapping[str, Any], learning_rate_schedule: LearningRateSchedule | float
 ) -> BuiltOptimizer:
-    """An optimizer from the settings of the configuration's `optimizer` section; a number is a constant rate.
+    """An optimizer from the settings of the configuration's `optimizer` section; a number as the schedule is a constant
+    rate.
 
     The peak learning rate is the schedule's; for muon it is that of AdamW's share, and `muon_learning_rate` follows
     the same schedule.

@@ -20,8 +20,8 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 class Muon(torch.optim.Optimizer):
     """Steps of unit spectral size; a parameter with `num_stacked` n is treated as n matrices on top of each other.
 
-    The iteration runs in bf16 on GPUs and in fp32 on CPUs, many of which have no fast bf16. Matrices that are in parts
-    over processes are gathered for it.
+    The iteration runs in bf16 on GPUs and in fp32 on CPUs, many of which have no fast bf16. Sharded matrices are
+    gathered for it.
     """
 
     quantities: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
@@ -70,9 +70,9 @@ class Muon(torch.optim.Optimizer):
                 torch._foreach_add_(moved, steps, alpha=-group["lr"] * scale)
 
     def _advance_momentum(self, params: list[Tensor], momentum: float, is_skipped: bool | Tensor) -> list[Tensor]:
-        """Move the running mean gradient on; Nesterov's look-ahead of it is the direction.
+        """Update the running mean of the gradient; its Nesterov look-ahead is the direction.
 
-        The mean takes itself for the gradient of a step that is skipped, and stays as it is.
+        In a skipped step the mean stands in for the gradient, and so does not change.
         """
         for param in params:
             if not self.state[param]:
@@ -92,14 +92,14 @@ class Muon(torch.optim.Optimizer):
 
 
 def _compute_shrinkage(decay: float, is_skipped: bool | Tensor) -> float | Tensor:
-    """The factor of weight decay; none where the step is skipped."""
+    """The factor of weight decay; 1 if the step is skipped."""
     if isinstance(is_skipped, Tensor):
         return torch.where(is_skipped, 1.0, 1.0 - decay)
     return 1.0 - decay
 
 
 def orthogonalize(matrices: list[Tensor], num_iterations: int = 5, num_stacked: int = 1) -> list[Tensor]:
-    """The nearest (semi-)orthogonal matrix of each, approximately; matrices of one shape are worked on together."""
+    """The approximately nearest (semi-)orthogonal matrix of each; matrices of one shape are batched."""
     by_shape: dict[torch.Size, list[int]] = defaultdict(list)
     for index, matrix in enumerate(matrices):
         by_shape[matrix.shape].append(index)
@@ -114,7 +114,7 @@ def orthogonalize(matrices: list[Tensor], num_iterations: int = 5, num_stacked: 
 
 
 def _stack(matrices: list[Tensor]) -> Tensor:
-    """In the dtype of the iteration."""
+    """Stack matrices in the dtype of the iteration."""
     first = matrices[0]
     dtype = torch.bfloat16 if first.is_cuda else torch.float32
     stack = torch.empty((len(matrices), *first.shape), dtype=dtype, device=first.device)

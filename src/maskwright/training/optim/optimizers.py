@@ -46,7 +46,7 @@ class OptimizerSet:
             optimizer.zero_grad(set_to_none=True)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """All state as whole tensors named `parameter|quantity`; with parts over processes, all call this together."""
+        """All state as whole tensors named `parameter|quantity`; all processes must call this together."""
         owners = self._find_owners()
         tensors = {}
         # The model's order is the same in all processes, which have to gather the same tensor at a time.
@@ -57,7 +57,7 @@ class OptimizerSet:
         return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Put stored state in place; it must come from the same kind of optimizer over the same parameters."""
+        """Load stored state; it must come from the same kind of optimizer over the same parameters."""
         params = {name: param for param, name in self._names.items()}
         owners = self._find_owners()
         for key, value in tensors.items():
@@ -84,8 +84,8 @@ class OptimizerSet:
 def build_optimizers(model: nn.Module, config: OptimizerConfig) -> OptimizerSet:
     """The configured optimizer; Muon takes the matrices inside the model, and AdamW the rest.
 
-    Matrices and embeddings have a weight decay each, norms and biases none. A model whose weights learn at different
-    rates says so: `compute_rate_factors()` gives what the rate of a parameter is multiplied by.
+    Matrices and embeddings each have a weight decay; norms and biases have none. A model may scale the learning rates
+    of its parameters with `compute_rate_factors()`.
     """
     matrices, tables = find_matrices(model), _find_tables(model)
     factors = _find_rate_factors(model)
@@ -118,7 +118,7 @@ def _find_rate_factors(model: nn.Module) -> Mapping[Tensor, float]:
 def _split_by_rate(
     groups: Sequence[dict[str, Any]], peak: float, factors: Mapping[Tensor, float]
 ) -> list[dict[str, Any]]:
-    """Groups of parameters that share a learning rate; a parameter without a factor has the peak itself."""
+    """Groups of parameters that share a learning rate; a parameter without a factor has the peak rate."""
     split = []
     for group in groups:
         by_factor: dict[float, list[Tensor]] = defaultdict(list)
@@ -136,7 +136,7 @@ def _build_muon(matrices: dict[int, list[Tensor]], config: OptimizerConfig, fact
 
 
 def _build_for_groups(groups: list[dict[str, Any]], config: OptimizerConfig) -> AnyOptimizer:
-    """The optimizer of all parameters, or AdamW for those that Muon leaves."""
+    """The optimizer of all parameters, or AdamW for the parameters that are not Muon's."""
     rate = config.learning_rate
     betas = _keep_given(beta1=config.beta1, beta2=config.beta2)
     epsilon = _keep_given(epsilon=config.epsilon)
@@ -156,12 +156,12 @@ def _build_for_groups(groups: list[dict[str, Any]], config: OptimizerConfig) -> 
 
 
 def _keep_given(**settings: float | None) -> dict[str, Any]:
-    """Without those that are unset, for which the optimizer has its own default."""
+    """The options that are set; for the others the optimizer has its own default."""
     return {name: value for name, value in settings.items() if value is not None}
 
 
 def find_matrices(model: nn.Module) -> dict[int, list[Tensor]]:
-    """Weights of linear layers by how many projections they stack; tables of the vocabulary are not among them."""
+    """Weights of linear layers by how many projections they stack, without embedding tables and the output matrix."""
     seen = _find_tables(model)
     matrices: dict[int, list[Tensor]] = defaultdict(list)
     for module in model.modules():
@@ -176,7 +176,7 @@ def find_matrices(model: nn.Module) -> dict[int, list[Tensor]]:
 
 
 def _find_tables(model: nn.Module) -> set[Tensor]:
-    """Embeddings, and the output's own table of the vocabulary where it has one; not its bias."""
+    """Embedding tables, and the output matrix if it is not tied."""
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     return embeddings | {table for table in getattr(model, "output_tables", ()) if table.ndim > 1}
 

@@ -1,6 +1,6 @@
 """Learning-rate schedules: the learning rate as a function of the step and of the run's progress in [0, 1].
 
-Progress rather than a step count lets one schedule serve runs that end after steps, epochs or seconds.
+Because progress is not a step count, one schedule serves runs that end after steps, epochs or seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from maskwright.sections.training import ScheduleConfig
 def compute_learning_rate(config: ScheduleConfig, peak: float, step: int, progress: float) -> float:
     """The rate of the step numbered from 0; `progress` is the share of the run that is done.
 
-    With `decay_steps` the schedule has its own end, and its progress is towards that.
+    With `decay_steps` the schedule ends there, and progress is relative to that step.
     """
     if config.decay_steps is not None:
         progress = min(1.0, step / config.decay_steps)
@@ -33,7 +33,7 @@ def _warmup_done(config: ScheduleConfig, step: int, progress: float) -> float:
 
 
 def _warmup_share(config: ScheduleConfig, step: int, progress: float) -> float:
-    """The share of the run that the finished warm-up took; for a number of steps, by the run's pace so far."""
+    """The share of the run that the finished warm-up took; for `warmup_steps`, estimated from the pace so far."""
     if config.warmup_steps is None:
         return config.warmup_share
     return progress * config.warmup_steps / step if config.warmup_steps else 0.0
