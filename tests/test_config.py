@@ -404,6 +404,14 @@ def test_aliases_and_merged_sections_are_read(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be"])
+def test_a_configuration_with_a_byte_order_mark_is_read(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "config.yaml"
+    mark = "" if encoding == "utf-8-sig" else "\ufeff"
+    path.write_bytes(f"{mark}run: {{name: é}}\n".encode(encoding))
+    assert load_config(path).run.name == "é"
+
+
 def test_a_value_on_the_command_line_has_the_same_bounds() -> None:
     with pytest.raises(InputError, match="line 1: gives the key 'path' a second time"):
         load_config(None, ["data.train={path: a.txt, path: b.txt}"])

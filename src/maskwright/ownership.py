@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
+from maskwright.storage import count_free_bytes, is_full
 from maskwright.terminal import echo
 
 if sys.platform != "win32":
@@ -238,6 +239,9 @@ def _refuse(target: Path, owner: dict[str, Any], instead: str) -> InputError:
 
 
 def _cannot_write(path: Path, error: OSError, instead: str) -> InputError:
+    if is_full(error):
+        room = f"{count_free_bytes(path):,} bytes are free on its disk"
+        return InputError(f"cannot write {path}: {error.strerror}; {room}; make room, or choose another {instead}")
     return InputError(f"cannot write {path}: {error.strerror}; choose another {instead}")
 
 

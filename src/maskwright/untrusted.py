@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import reprlib
@@ -111,7 +112,8 @@ def read_yaml(path: Path) -> Any:
     if len(content) > MAX_YAML_BYTES:
         raise InputError(f"{path} is larger than {MAX_YAML_BYTES:,} bytes, the most that is read of a YAML file")
     try:
-        return parse_yaml(content.decode("utf-8-sig"), str(path))
+        encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+        return parse_yaml(content.decode(encoding), str(path))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
 

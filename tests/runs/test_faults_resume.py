@@ -16,6 +16,7 @@ from rich.console import Console
 from maskwright.config import build_config
 from maskwright.errors import InputError, RunError, RunInterruptedError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.runs import callbacks as callbacks_module
 from maskwright.runs import interruption, texts
 from maskwright.runs import pretrain as pretrain_module
 from maskwright.runs.callbacks import MetricsLog, PeriodicCheckpoints, RollBack
@@ -298,6 +299,44 @@ def test_a_full_disk_is_said_with_the_file_what_is_kept_and_how_to_go_on(setting
             run(settings)
     file.unlink(missing_ok=True)
     assert json.loads(run(settings).final_file.read_text())["steps"] == 16
+
+
+def stop_on_full_disk(settings: dict[str, Any], needed: int | None = None) -> tuple[str, list[str]]:
+    """What is said by a run that SIGTERM ends at step 7, since step 5 without room for metrics.jsonl.
+
+    There is room again when no more than `needed` checkpoints are left.
+    """
+    warnings: list[str] = []
+    folder = RunFolder(Path(settings["run"]["out"]) / "tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        append = callbacks_module.append_text
+
+        def refuse(path: Path, text: str) -> None:
+            saved = [path.name for path in folder.checkpoints.glob("step-*")]
+            is_full = needed is None or len(saved) > needed or "step-7" not in saved
+            fail_on_full_disk(path) if '"step": 5' in text and is_full else append(path, text)
+
+        patch.setattr(callbacks_module, "append_text", refuse)
+        patch.setattr(Trainer, "warn", lambda self, message: warnings.append(message))
+        signal_in(patch, MetricsLog, "on_log", signal.SIGTERM, lambda callback, *_: callback.trainer.state.step == 7)
+        with pytest.raises(RunInterruptedError) as ending:
+            run(settings, log_every_steps=1, keep_best=False, keep_checkpoints=3)
+    return str(ending.value), warnings
+
+
+def test_old_checkpoints_give_way_to_the_metrics_of_a_run_that_is_stopped(settings: dict[str, Any]) -> None:
+    said, warnings = stop_on_full_disk(settings, needed=1)
+    folder = RunFolder(Path(settings["run"]["out"]) / "tiny")
+    assert "could not be completed" not in said
+    assert any(f"{folder.checkpoints / 'step-4'} is removed to make room" in text for text in warnings)
+    assert sorted({line["step"] for line in folder.read_metrics()}) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_run_that_is_stopped_on_a_full_disk_says_what_is_incomplete(settings: dict[str, Any]) -> None:
+    said, _ = stop_on_full_disk(settings)
+    folder = RunFolder(Path(settings["run"]["out"]) / "tiny")
+    assert said.endswith(f"; {folder.metrics_file} could not be completed: No space left on device")
+    assert json.loads(run(settings, log_every_steps=1, keep_best=False).final_file.read_text())["steps"] == 16
 
 
 def fail_on_full_disk(path: Path, *_: Any, **__: Any) -> None:

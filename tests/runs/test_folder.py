@@ -150,6 +150,8 @@ def test_what_is_lost_of_the_metrics_is_said(config: Config, tokenizer: Tokenize
     assert "no checkpoint was saved before; the run begins again" in run.find_lost_metrics(0)[0]
     run.metrics_file.write_text(lines[0] + "{}\n" + lines[2])
     assert run.find_lost_metrics(30) == [f"{run.metrics_file}: 1 of 3 lines are damaged and are left out"]
+    run.metrics_file.write_text("".join(lines) + "123\n")
+    assert run.find_lost_metrics(30) == [f"{run.metrics_file}: 1 of 4 lines are damaged and are left out"]
     run.metrics_file.write_text("".join(lines[:2]))
     assert run.find_lost_metrics(30) == [
         f"{run.metrics_file} ends at step 20; the metrics from there to step 30 are lost"

@@ -133,7 +133,9 @@ class RunFolder:
         if not file.is_file():
             return [f"{file} is missing; the metrics up to step {step} are lost"]
         problems = []
-        num_damaged = lines[:-1].count(None)  # the last line may have been cut short by a crash, which loses nothing
+        # a crash may have cut the last line short, which loses nothing
+        is_cut = not file.read_bytes().endswith(b"\n")
+        num_damaged = lines[: -1 if is_cut else None].count(None)
         if num_damaged:
             problems.append(f"{file}: {num_damaged} of {len(lines)} lines are damaged and are left out")
         last = max((line["step"] for line in lines if line is not None and line["step"] <= step), default=0)

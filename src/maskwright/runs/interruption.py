@@ -230,15 +230,33 @@ class GracefulStop(Callback):
         except RunError as error:
             self.trainer.warn(str(error))
 
+    def _write_late(self) -> str:
+        """On a full disk old checkpoints give way to what waits in memory; what is lost nevertheless, if anything."""
+        late, newest = self.trainer.late_writes, self.run.checkpoints / f"step-{self.trainer.state.step}"
+        while True:
+            late.retry()
+            try:
+                late.check()
+                return ""
+            except OSError as error:
+                removed = None
+                if is_full(error):
+                    removed = free_oldest(self.run.checkpoints, self.retention, newest, late.num_bytes)
+                if removed is not None:
+                    self.trainer.warn(f"the disk is full: {removed} is removed to make room for what waits in memory")
+                    continue
+                return f"; {error.filename or self.run.path} could not be completed: {error.strerror}"
+
     def _leave(self, number: int) -> NoReturn:
         step = self.trainer.state.step
+        lost = self._write_late() if self.trainer.world.is_main else ""
         checkpoint = self.run.checkpoints / f"step-{step}"
         kept = (
             f", saved as {checkpoint}; the same command goes on from there"
             if is_checkpoint(checkpoint)
             else f"; {_describe_kept([self.run.path])}"
         )
-        raise RunInterruptedError(f"interrupted at step {step}{kept}", 128 + number)
+        raise RunInterruptedError(f"interrupted at step {step}{kept}{lost}", 128 + number)
 
 
 class LastWrites:

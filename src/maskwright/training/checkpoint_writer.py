@@ -120,6 +120,11 @@ class LateWrites:
             if not is_full(late.error) or count_free_bytes(path) >= late.num_bytes:
                 self._attempt(path, late.write, late.num_bytes)
 
+    @property
+    def num_bytes(self) -> int:
+        """The room that all of it takes."""
+        return sum(late.num_bytes for late in self._waiting.values())
+
     def check(self, path: Path | None = None) -> None:
         """Raise the error that keeps this file, or any file, from being written."""
         for waiting, late in self._waiting.items():
