@@ -138,7 +138,7 @@ class AnswerQuestions(TaskKind[Asked, Reply]):
         num_spans = count_kept_spans(self.top_k)
         starts, ends = padded.unbind(-1)
         spans = find_best_spans(starts, ends, is_context, self.max_answer_length, num_spans)
-        totals = padded.masked_fill(~is_context[..., None], OUTSIDE).logsumexp(1)
+        totals = _add_up(padded.masked_fill(~is_context[..., None], OUTSIDE), batch.lengths)
         lists = [one.tolist() for one in (padded[:, NO_ANSWER], totals, spans.scores, spans.starts, spans.ends)]
         return [
             Found(nothing, total, [FoundSpan(*span) for span in zip(scores, firsts, lasts, strict=True)])
@@ -173,6 +173,16 @@ class AnswerQuestions(TaskKind[Asked, Reply]):
         if isinstance(inputs, Mapping | tuple | str) or not isinstance(inputs, Iterable):
             return [_as_asked(inputs)], True
         return [_as_asked(one) for one in inputs], False
+
+
+def _add_up(padded: Tensor, lengths: Sequence[int]) -> Tensor:
+    """(N, 2) logarithms of sums over (N, S, 2).
+
+    On a CPU those of each window by itself: the order of a sum depends on its length, and so here on other windows.
+    """
+    if padded.device.type != "cpu":
+        return padded.logsumexp(1)
+    return torch.stack([one[:length].logsumexp(0) for one, length in zip(padded, lengths, strict=True)])
 
 
 def _as_asked(given: Any) -> Asked:

@@ -1,6 +1,7 @@
 """One way to run an encoder over any number of samples: sorted by length, packed into rows, answered in input order.
 
-A kind of prediction says what its samples are and what it needs of their hidden states.
+On a CPU all samples of a batch are one row, of which attention computes each by itself: there a sample's states do not
+depend on its batch. A kind of prediction says what its samples are and what it needs of their hidden states.
 B rows, S row length, N samples, T tokens of all of them, D width, C outputs.
 """
 
@@ -187,24 +188,48 @@ class RowShape:
 
 
 def lay_out(samples: Sequence[Sample], shape: RowShape, pad_token_id: int) -> PackedSamples:
-    lengths = np.repeat([sample.document_length for sample in samples], [sample.num_documents for sample in samples])
-    ids = np.concatenate([sample.ids for sample in samples])
-    types = None
-    if any(sample.token_type_ids is not None for sample in samples):
-        types = np.concatenate(
-            [[0] * len(one.ids) if one.token_type_ids is None else one.token_type_ids for one in samples]
-        )
+    """Rows of about equal length."""
+    lengths = _list_lengths(samples)
+    ids, types = _join_ids(samples)
     return pack_samples(ids, lengths, shape.choose(int(lengths.max())), pad_token_id, types)
 
 
-@dataclass(frozen=True)
-class BatchShape:
-    tokens: int
-    rows: RowShape
+def lay_out_flat(samples: Sequence[Sample]) -> PackedSamples:
+    """One row, sample after sample, without padding."""
+    lengths = _list_lengths(samples)
+    ids, types = (None if part is None else torch.from_numpy(part)[None] for part in _join_ids(samples))
+    assert ids is not None
+    numbers = np.repeat(np.arange(len(lengths)), lengths)
+    positions = np.arange(len(numbers)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    document_ids = torch.from_numpy(numbers + 1)[None]
+    return PackedSamples(
+        PackedBatch(ids, document_ids, torch.from_numpy(positions)[None], document_ids - 1, types),
+        places=torch.arange(len(numbers)),
+        rows=torch.zeros(len(lengths), dtype=torch.long),
+        documents=torch.arange(len(lengths)),
+        num_documents=len(lengths),
+    )
 
 
-_CPU = BatchShape(4_096, RowShape(least=64, multiple=1))
-_GPU = BatchShape(65_536, RowShape(least=256, multiple=8))
+def _list_lengths(samples: Sequence[Sample]) -> NDArray[np.int64]:
+    """The tokens of each document."""
+    return np.repeat([sample.document_length for sample in samples], [sample.num_documents for sample in samples])
+
+
+def _join_ids(samples: Sequence[Sample]) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """Ids (T,), and segments where any sample has some."""
+    ids = np.concatenate([sample.ids for sample in samples])
+    if all(sample.token_type_ids is None for sample in samples):
+        return ids, None
+    return ids, np.concatenate(
+        [[0] * len(one.ids) if one.token_type_ids is None else one.token_type_ids for one in samples]
+    )
+
+
+_CPU_TOKENS = 2_048
+"""What layers compute of so many tokens stays in a processor's caches."""
+_GPU_TOKENS = 65_536
+_GPU_ROWS = RowShape(least=256, multiple=8)
 """Attention on a GPU is quicker in rows of such a multiple, and there is room for them."""
 
 
@@ -222,16 +247,18 @@ def run_packed(
     """What `reduce` makes of each sample's hidden states, in the order of the samples.
 
     `reduce` gets a batch at a time, on the encoder's device, and gives one result to each of its samples; hidden
-    states are not kept. `model` is the encoder with the heads that `reduce` calls, if there are any. `find_causal`
-    gives the tokens of a batch that see only what comes before them. Out of memory, batches are halved.
+    states are not kept. `model` is the encoder with the heads that `reduce` calls, if there are any. `row_shape` is for
+    GPUs. `find_causal` gives the tokens of a batch that see only what comes before them. Out of memory, batches are
+    halved.
     """
     if batch_tokens is not None:
         check_count("batch_tokens", batch_tokens)
     device = next(encoder.parameters()).device
-    shape = _CPU if device.type == "cpu" else _GPU
+    is_cpu = device.type == "cpu"
+    most_tokens = batch_tokens or (_CPU_TOKENS if is_cpu else _GPU_TOKENS)
 
     def run_batch(batch_samples: Sequence[SampleT]) -> Sequence[Reduced]:
-        packed = lay_out(batch_samples, row_shape or shape.rows, pad_token_id)
+        packed = lay_out_flat(batch_samples) if is_cpu else lay_out(batch_samples, row_shape or _GPU_ROWS, pad_token_id)
         packed = replace(packed, batch=packed.batch.to(device, non_blocking=True))
         is_causal = None if find_causal is None else find_causal(packed.batch)
         return reduce(EncodedBatch(batch_samples, packed, encode(encoder, packed.batch, is_causal)))
@@ -241,7 +268,7 @@ def run_packed(
         results: list[Any] = [None] * len(window)
         # entered for each window: a generator must not leave a mode set while its reader works
         with evaluation_mode(model or encoder), torch.inference_mode():
-            for numbers in _sort_into_batches(window, batch_tokens or shape.tokens):
+            for numbers in _sort_into_batches(window, most_tokens):
                 reduced = halving([window[number] for number in numbers])
                 for number, result in zip(numbers, reduced, strict=True):
                     results[number] = result

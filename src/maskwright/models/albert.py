@@ -10,6 +10,7 @@ from torch import nn
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT, BERT_FAMILY, BertConfig
 from maskwright.models.family import TaskHeadLayout
+from maskwright.models.products import RowLinear
 from maskwright.models.shape import build_shape
 
 
@@ -100,7 +101,7 @@ class ALBERT(BERT):
         return int(self.config.num_hidden_groups)
 
     def build_embedding_projection(self) -> nn.Module:
-        return nn.Linear(self.embedding_size, self.hidden_size)
+        return RowLinear(self.embedding_size, self.hidden_size)
 
     def layer_at(self, depth: int) -> nn.Module:
         return self.layers[depth * self.config.num_hidden_groups // self.config.num_hidden_layers]

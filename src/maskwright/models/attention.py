@@ -15,10 +15,14 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from maskwright.batch import PADDING_DOCUMENT
+from maskwright.models.documents import DocumentGroups
 from maskwright.models.layers import Linear, StackedLinear, drop
 
-AttentionMask = Tensor | BlockMask | None
-"""An attention mask: a dense mask, scores to add, or blocks for compiled layers; None if all tokens see each other."""
+AttentionMask = Tensor | BlockMask | DocumentGroups | None
+"""An attention mask: a dense mask, scores to add, blocks for compiled layers, or the documents of one row.
+
+None if all tokens see each other.
+"""
 BLOCK_SIZE = 128
 _SHORT_OPTIONS: Any = {
     "fwd_BLOCK_M": 128,
@@ -112,6 +116,8 @@ class SelfAttention(nn.Module):
             attended = flex_attention(query, key, value, block_mask=attention_mask, kernel_options=options)
             assert isinstance(attended, Tensor)
             return attended
+        if isinstance(attention_mask, DocumentGroups):
+            return attention_mask.attend(query, key, value)
         if attention_mask is not None and attention_mask.is_floating_point():
             attention_mask = attention_mask.to(query.dtype)  # scores to add, computed beside an autocast product
         rate = self.dropout if self.training else 0.0

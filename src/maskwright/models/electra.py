@@ -10,6 +10,7 @@ from torch import nn
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT, BERT_FAMILY, BertConfig
 from maskwright.models.family import TaskHeadLayout
+from maskwright.models.products import RowLinear
 from maskwright.models.shape import build_shape
 
 
@@ -70,4 +71,4 @@ class ELECTRA(BERT):
 
     def build_embedding_projection(self) -> nn.Module:
         is_same = self.embedding_size == self.hidden_size
-        return nn.Identity() if is_same else nn.Linear(self.embedding_size, self.hidden_size)
+        return nn.Identity() if is_same else RowLinear(self.embedding_size, self.hidden_size)

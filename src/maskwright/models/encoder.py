@@ -27,6 +27,7 @@ from maskwright.models.attention import (
     supports_blocks,
 )
 from maskwright.models.compilation import LayerCompiler
+from maskwright.models.documents import DocumentGroups, group_documents, limit_groups
 from maskwright.models.family import Family
 from maskwright.models.files.model_folder import (
     CONFIG_FILE,
@@ -276,8 +277,16 @@ class PackedEncoder(nn.Module, ABC):
             and supports_blocks(hidden, head_size, self.attention_dropout)
         ):
             return build_block_mask(document_ids, is_causal, half_window)
+        documents = self.find_groups(hidden, document_ids, is_causal)
+        if documents is not None:
+            return documents if half_window is None else limit_groups(documents, half_window)
         mask = build_attention_mask(document_ids, is_causal)
         return mask if half_window is None else limit_to_window(mask, positions, half_window)
+
+    def find_groups(
+        self, hidden: Tensor, document_ids: Tensor | None, is_causal: Tensor | None
+    ) -> DocumentGroups | None:
+        return None if self.training else group_documents(hidden, document_ids, is_causal)
 
     def run_layer(self, layer: nn.Module, hidden: Tensor, *others: Any) -> Tensor:
         compiler = self._find_compiler(hidden)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from maskwright.models import fp8
+from maskwright.models.products import RowLinear
 
 NormalizationType = Literal["layer_norm", "rms_norm"]
 _HAS_SLOW_GRADIENT = platform.machine() in ("aarch64", "arm64")
@@ -123,7 +124,7 @@ def build_activation(name: str) -> nn.Module:
     return ACTIVATIONS[name]()
 
 
-class Linear(nn.Linear):
+class Linear(RowLinear):
     """A product of an encoder's layer, in fp8 where that is switched on and the layer runs compiled."""
 
     fp8_scales: fp8.Scales | None = None

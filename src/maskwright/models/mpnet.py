@@ -12,8 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from maskwright.models.attention import build_attention_mask
+from maskwright.models.attention import AttentionMask, build_attention_mask
 from maskwright.models.bert import BERT, BERT_FAMILY, BertConfig
+from maskwright.models.documents import DocumentGroup
 from maskwright.models.family import TaskHeadLayout
 
 _FIRST_POSITION = 2
@@ -81,16 +82,24 @@ class MPNet(BERT):
     def run_layers(
         self, hidden: Tensor, positions: Tensor, document_ids: Tensor | None, is_causal: Tensor | None = None
     ) -> Tensor:
-        distances = positions[..., None, :] - positions[..., :, None]
-        scores = self.distance_bias(bucket_distances(distances)).movedim(
-            -1, -3
-        )  # (B, H, S, S), or (H, S, S) for rows of one layout
-        may_attend = build_attention_mask(document_ids, is_causal)
-        if may_attend is not None:
-            scores = torch.where(may_attend, scores, float("-inf"))
+        documents = self.find_groups(hidden, document_ids, is_causal)
+        scores: AttentionMask = (
+            self._score(positions, build_attention_mask(document_ids, is_causal))
+            if documents is None
+            else documents.narrow(self._score_group)
+        )
         for layer in self.layers:
             hidden = self.run_layer(layer, hidden, scores)
         return hidden
+
+    def _score(self, positions: Tensor, may_attend: Tensor | None) -> Tensor:
+        """(B, H, S, S), or (H, S, S) for rows of one layout"""
+        distances = positions[..., None, :] - positions[..., :, None]
+        scores: Tensor = self.distance_bias(bucket_distances(distances)).movedim(-1, -3)
+        return scores if may_attend is None else torch.where(may_attend, scores, float("-inf"))
+
+    def _score_group(self, group: DocumentGroup) -> Tensor:
+        return self._score(torch.arange(group.length)[None], group.attention_mask)
 
 
 def bucket_distances(distances: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from maskwright.models.any_encoder import (
 from maskwright.models.compilation import FunctionCompiler
 from maskwright.models.encoder import MaskedLMOutput, PackedEncoder
 from maskwright.models.layers import ACTIVATIONS, Dropout, LayerNorm, build_activation, init_weights
+from maskwright.models.products import RowLinear
 from maskwright.models.transformers_model import TransformersHead
 from maskwright.objectives import arguments
 from maskwright.objectives.loss import LossSums, compute_loss_in_parts, compute_loss_sums, gather_labelled
@@ -94,7 +95,7 @@ class PredictingModel(TokenObjective):
         encoder, hidden_size = self.encoder, find_hidden_size(self.encoder)
         head_size = encoder.embedding_size if isinstance(encoder, PackedEncoder) else hidden_size
         if getattr(encoder, "has_mlm_transform", True):
-            self.mlm_dense: nn.Module = nn.Linear(hidden_size, head_size, bias=getattr(encoder, "mlm_head_bias", True))
+            self.mlm_dense: nn.Module = RowLinear(hidden_size, head_size, bias=getattr(encoder, "mlm_head_bias", True))
             self.mlm_activation = build_activation(self.mlm_head_activation)
             self.mlm_norm: nn.Module = LayerNorm(
                 head_size, eps=self.layer_norm_eps, bias=getattr(encoder, "mlm_norm_bias", True)
@@ -102,7 +103,7 @@ class PredictingModel(TokenObjective):
         else:
             self.mlm_dense, self.mlm_activation, self.mlm_norm = nn.Identity(), nn.Identity(), nn.Identity()
         self.mlm_dropout = Dropout(dropout)
-        self.mlm_output = nn.Linear(head_size, self.vocab_size)
+        self.mlm_output = RowLinear(head_size, self.vocab_size)
         for part in (self.mlm_dense, self.mlm_norm, self.mlm_output):
             init_weights(part, self.initializer_range)
         embedding = find_input_embedding(encoder)

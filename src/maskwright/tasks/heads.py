@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
@@ -22,6 +23,7 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.models.family import TaskHeadLayout
 from maskwright.models.files.model_folder import CONFIG_FILE, describe_pooling, read_own_settings
 from maskwright.models.layers import ACTIVATIONS, Dropout, build_activation, init_weights
+from maskwright.models.products import RowLinear
 from maskwright.models.transformers_encoder import TunedEncoder
 from maskwright.suggestions import suggest
 from maskwright.tasks.task import Task
@@ -46,12 +48,25 @@ def _pool_first(hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tenso
 
 
 def _pool_mean(hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor:
-    """Mean pooling as a matrix product in fp32, whose order of summation is the same in every run."""
+    """Mean pooling as a matrix product in fp32, whose order of summation is the same in every run.
+
+    For one row, in inference on a CPU, each document is summed by itself, so that the others change nothing.
+    """
+    if len(hidden) == 1 and hidden.device.type == "cpu" and torch.is_inference_mode_enabled():
+        return _add_up_documents(hidden[0].float(), batch.document_ids[0], num_documents)[None]
     numbers = torch.arange(1, num_documents + 1, device=hidden.device)
     belongs = (batch.document_ids[:, None, :] == numbers[:, None]).float()
     states = hidden.float().masked_fill(batch.is_padding[..., None], 0.0)
     with torch.autocast(hidden.device.type, enabled=False):
         return (belongs @ states) / belongs.sum(-1, keepdim=True).clamp(min=1.0)
+
+
+def _add_up_documents(states: Tensor, document_ids: Tensor, num_documents: int) -> Tensor:
+    """(N, D) means of states (S, D); padding, document 0, is left out."""
+    counts = torch.bincount(document_ids, minlength=num_documents + 1)
+    tokens = torch.argsort(document_ids, stable=True)
+    offsets = counts.cumsum(0)[:num_documents] - counts[0]
+    return F.embedding_bag(tokens[int(counts[0]) :], states, offsets, mode="mean")
 
 
 class TaskOutput(dict[str, Tensor]):
@@ -132,7 +147,7 @@ class SequenceTransform(nn.Module):
     def __init__(self, width: int, num_outputs: int, shape: SequenceHeadShape, initializer_range: float = 0.02) -> None:
         super().__init__()
         self.shape = shape
-        self.dense = nn.Linear(width, width, bias=shape.has_dense_bias)
+        self.dense = RowLinear(width, width, bias=shape.has_dense_bias)
         self.activation = build_activation(shape.activation)
         self.norm = (
             nn.Identity()
@@ -140,7 +155,7 @@ class SequenceTransform(nn.Module):
             else nn.LayerNorm(width, eps=shape.norm_eps, bias=shape.has_norm_bias)
         )
         self.dropout = Dropout(shape.dropout)
-        self.output = nn.Linear(width, num_outputs)
+        self.output = RowLinear(width, num_outputs)
         init_weights(self, initializer_range)
 
     def forward(self, pooled: Tensor) -> Tensor:
@@ -255,7 +270,7 @@ class TokenTransform(nn.Module):
     def __init__(self, width: int, num_outputs: int, dropout: float, initializer_range: float) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
-        self.output = nn.Linear(width, num_outputs)
+        self.output = RowLinear(width, num_outputs)
         init_weights(self, initializer_range)
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -1,0 +1,105 @@
+"""Attention among documents that follow each other in one row, for inference: no mask and no padding.
+
+Documents of one length that are neighbours are computed together. H attention heads, T tokens of the row, K head size,
+N documents of a group, L their length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class DocumentGroup:
+    """Documents of one length, one after another."""
+
+    start: int
+    count: int
+    length: int
+    attention_mask: Tensor | None = None
+    """(N, H, L, L) or what can be expanded to it: true where tokens may see each other, or scores to add."""
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.count * self.length
+
+    def take(self, features: Tensor) -> Tensor:
+        """(N, H, L, K) of the row's features (1, H, T, K)."""
+        own = features[0, :, self.start : self.stop]
+        return own.unflatten(1, (self.count, self.length)).transpose(0, 1)
+
+
+@dataclass(frozen=True)
+class DocumentGroups:
+    """The documents of one row in order; takes the place of an attention mask."""
+
+    groups: tuple[DocumentGroup, ...]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """(1, H, T, K) of the same"""
+        parts = [
+            F.scaled_dot_product_attention(
+                group.take(query), group.take(key), group.take(value), attn_mask=_match(group.attention_mask, query)
+            )
+            .transpose(1, 2)
+            .flatten(0, 1)
+            for group in self.groups
+        ]
+        tokens = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return tokens[None].transpose(1, 2)
+
+    def narrow(self, build: Callable[[DocumentGroup], Tensor | None]) -> DocumentGroups:
+        """The same documents with other masks."""
+        return DocumentGroups(tuple(replace(group, attention_mask=build(group)) for group in self.groups))
+
+
+def _match(attention_mask: Tensor | None, query: Tensor) -> Tensor | None:
+    is_added = attention_mask is not None and attention_mask.is_floating_point()
+    return attention_mask.to(query.dtype) if attention_mask is not None and is_added else attention_mask
+
+
+def group_documents(hidden: Tensor, document_ids: Tensor | None, is_causal: Tensor | None) -> DocumentGroups | None:
+    """The documents of one row of hidden states (1, T, D) of inference on a CPU; None of any other.
+
+    `is_causal` (1, T) is true for tokens that may see only what comes before them, and themselves.
+    """
+    is_meant = hidden.device.type == "cpu" and len(hidden) == 1 and torch.is_inference_mode_enabled()
+    if document_ids is None or not is_meant:
+        return None
+    numbers, lengths = torch.unique_consecutive(document_ids[0].long(), return_counts=True)
+    if len(numbers.unique()) < len(numbers):  # parts of a document that stand apart see each other
+        return None
+    groups: list[DocumentGroup] = []
+    start = 0
+    for length, count in zip(
+        *map(torch.Tensor.tolist, torch.unique_consecutive(lengths, return_counts=True)), strict=True
+    ):
+        groups.append(DocumentGroup(start, count, length))
+        start = groups[-1].stop
+    found = DocumentGroups(tuple(groups))
+    return found if is_causal is None else found.narrow(lambda group: _look_back(group, is_causal))
+
+
+def _look_back(group: DocumentGroup, is_causal: Tensor) -> Tensor:
+    """(N, 1, L, L)"""
+    own = is_causal[0, group.start : group.stop].view(group.count, 1, group.length, 1)
+    places = torch.arange(group.length)
+    return ~own | (places <= places[:, None])
+
+
+def limit_groups(documents: DocumentGroups, half_window: int) -> DocumentGroups:
+    """Tokens see those at most `half_window` places away; documents no longer than that stay as they are."""
+
+    def limit(group: DocumentGroup) -> Tensor | None:
+        if group.length <= half_window + 1:
+            return group.attention_mask
+        places = torch.arange(group.length)
+        is_near = ((places[:, None] - places).abs() <= half_window)[None, None]
+        return is_near if group.attention_mask is None else group.attention_mask & is_near
+
+    return documents.narrow(limit)
