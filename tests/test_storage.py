@@ -7,15 +7,19 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from maskwright import storage
 from maskwright.data.shards import is_prepared, read_manifest
 from maskwright.errors import InputError
-from maskwright.inference.outputs import open_writer
+from maskwright.inference.kept_answers import KeptAnswers, keep_answers
+from maskwright.inference.outputs import AnswerColumns
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.runs.prepare import prepare
 from maskwright.sections.data import build_sources
@@ -207,6 +211,14 @@ def test_a_full_disk_is_said_with_the_name_the_folder_would_have(tmp_path: Path)
     assert fill(OSError(errno.EACCES, "Permission denied", temporary)) == temporary
 
 
+@contextmanager
+def _keep_one_answer(path: Path) -> Iterator[KeptAnswers]:
+    with keep_answers(path, AnswerColumns(answers={"embedding": np.zeros(1, np.float32)})) as kept:
+        kept.write({"embedding": np.ones(1, np.float32)})
+        yield kept
+        kept.finish()
+
+
 @pytest.mark.parametrize("name", ["answers.jsonl", "answers.parquet", "answers.npz", "wiki.txt"])
 def test_a_full_disk_is_said_with_the_name_the_file_would_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -215,7 +227,7 @@ def test_a_full_disk_is_said_with_the_name_the_file_would_have(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    open_file = _whole_file if name == "wiki.txt" else open_writer
+    open_file = _whole_file if name == "wiki.txt" else _keep_one_answer
     with pytest.raises(OSError, match="No space left on device") as caught, open_file(tmp_path / name) as writer:
         assert writer is not None
     assert caught.value.filename == str(tmp_path / name)
@@ -224,6 +236,8 @@ def test_a_full_disk_is_said_with_the_name_the_file_would_have(
 
 _APPEND_TOO_MUCH = """
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from maskwright.storage import append_text
 

@@ -87,6 +87,8 @@ SURFACE = {
         "kind",
         "model",
         "texts",
+        "--id-column",
+        "--keep-columns",
         "--top-k",
         "--target",
         "--pooling",

@@ -59,9 +59,11 @@ def test_standard_input_is_read_line_by_line(
 ) -> None:
     give_stdin(monkeypatch, b"the cat\n\nthe quiet river\n")
     result = command("predict", "embed", trained_run, *words)
-    assert [record["text"] for record in read_lines(result.out)] == ["the cat", "the quiet river"]
-    assert "2 texts in" in result.err
-    assert "1 lines or records without text have no answer" in result.err
+    records = read_lines(result.out)
+    assert [(record["row"], record["text"]) for record in records] == [(0, "the cat"), (1, ""), (2, "the quiet river")]
+    assert [record["embedding"] is None for record in records] == [False, True, False]
+    assert "3 texts in" in result.err
+    assert "warning: -: 1 of 3 texts have no text; their answer is null\n" in result.err
 
 
 def test_standard_input_without_text_is_refused(
@@ -103,7 +105,7 @@ def test_a_column_is_chosen_and_a_missing_one_is_named(command: Command, trained
 def test_two_texts_and_pairs_in_a_file_are_compared(command: Command, trained_run: Path, tmp_path: Path) -> None:
     pairs = [("the cat", "a small dog"), ("one red bird", "one red bird")]
     (single,) = read_lines(command("predict", "similarity", trained_run, *pairs[0]).out)
-    assert set(single) == {"first", "second", "score"}
+    assert set(single) == {"row", "first", "second", "score"}
     table = pyarrow.table({"sentence1": [pair[0] for pair in pairs], "b": [pair[1] for pair in pairs]})
     pyarrow.parquet.write_table(table, tmp_path / "pairs.parquet")
     result = command("predict", "similarity", trained_run, tmp_path / "pairs.parquet", "--second-column", "b")
@@ -114,12 +116,19 @@ def test_two_texts_and_pairs_in_a_file_are_compared(command: Command, trained_ru
     assert "2 pairs in" in result.err
 
 
-def test_a_text_without_a_mask_is_named_and_leaves_no_file(command: Command, trained_run: Path, tmp_path: Path) -> None:
+def test_a_text_without_a_mask_has_no_answer_in_a_file_and_one_alone_is_named(
+    command: Command, trained_run: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("the [MASK]\nthe cat sees\n", encoding="utf-8")
     result = command("predict", "fill-mask", trained_run, file, "--out", tmp_path / "out.jsonl")
-    result.assert_refused("text 2 ('the cat sees') has no [MASK] to fill")
-    assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
+    assert (result.code, "1 of 2 texts have no text or no [MASK]; their answer is null" in result.err) == (0, True)
+    filled, nothing = read_lines((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
+    assert len(filled["candidates"][0]) == 5
+    assert nothing == {"row": 1, "text": "the cat sees", "candidates": None}
+    alone = command("predict", "fill-mask", trained_run, "the cat sees", "--out", tmp_path / "alone.jsonl")
+    alone.assert_refused("text 1 ('the cat sees') has no [MASK] to fill")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "texts.txt"]
 
 
 def test_a_file_that_is_there_stays_unless_it_may_be_replaced(

@@ -13,7 +13,7 @@ from sequence_lab import MAX_LENGTH, save_classifier
 from tiny_models import SCORE_ERROR
 
 from maskwright.batch import PackedBatch, from_padded
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.inference.pipeline import pipeline
 from maskwright.inference.texts import find_windows
 from maskwright.tasks.heads import TaskHead, pool
@@ -131,10 +131,13 @@ def test_every_token_of_a_long_pair_is_read(build_folder: Build, first: str, sec
     assert ours((first, second))["label"] in NAMES["single_label_classification"]
 
 
-def test_an_empty_text_of_a_pair_is_named(build_folder: Build) -> None:
+def test_an_empty_text_of_several_is_none_and_one_alone_is_named(build_folder: Build) -> None:
     ours = pipeline("classify", build_folder(), device="cpu")
-    with pytest.raises(InputError, match=r"^the second text of text 2 is empty"):
-        ours(["the cat", ("a", " ")])
+    with pytest.warns(InputWarning, match="^3 of 5 texts have no text; their answer is None$"):
+        answers = ours(["the cat", ("a", " "), "", None, ("a", "b")])
+    assert [answer is None for answer in answers] == [False, True, True, True, False]
+    with pytest.raises(InputError, match=r"^the second text of text 1 is empty"):
+        ours(("a", " "))
     with pytest.raises(InputError, match=r"^text 1 is empty"):
         ours("")
 

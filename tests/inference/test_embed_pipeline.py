@@ -13,7 +13,7 @@ import pytest
 import torch
 from tiny_models import NUM_TERMS
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.inference import runner
 from maskwright.inference.pipeline import pipeline
 from maskwright.models.bert import BERT
@@ -177,9 +177,25 @@ def build_sentence_folder(source: Path, folder: Path, pooling: str) -> Any:
 
 
 @pytest.mark.parametrize("text", ["", "  "])
-def test_an_empty_text_is_named(bert_folder: Path, text: str) -> None:
-    with pytest.raises(InputError, match=r"^text 2 is empty"):
-        pipeline("embed", bert_folder, device="cpu")(["a", text])
+def test_an_empty_text_of_several_is_none_and_one_alone_is_named(bert_folder: Path, text: str) -> None:
+    embed = pipeline("embed", bert_folder, device="cpu")
+    texts = [text, *("the cat", "a bird") * 800, text, "the road", text]
+    with pytest.warns(InputWarning, match="^3 of 1,604 texts have no text; their answer is None$"):
+        answers = embed(texts)
+    assert [answer is None for answer in answers] == [one == text for one in texts]
+    assert_rounded(answers[1], embed("the cat"), NUM_TERMS)
+    with pytest.raises(InputError, match=r"^text 1 is empty"):
+        embed(text)
+
+
+def test_missing_texts_of_a_column_are_none(bert_folder: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    for missing in (None, float("nan"), pandas.NA):
+        with pytest.warns(InputWarning, match="^1 of 2 texts have no text"):
+            answers = pipeline("feature-extraction", bert_folder, device="cpu")(
+                pandas.Series(["a", missing], dtype=object)
+            )
+        assert [answer is None for answer in answers] == [False, True]
 
 
 def test_pooling_that_is_not_known_is_refused(bert_folder: Path) -> None:
@@ -204,7 +220,7 @@ def test_a_model_without_its_tokenizer_is_refused(bert_folder: Path, roberta_fol
         pipeline("fill-mask", encoder, load_tokenizer(bert_folder))
 
 
-@pytest.mark.parametrize("inputs", [3, [3], ["a", None]])
+@pytest.mark.parametrize("inputs", [3, [3], ["a", b"b"]])
 def test_what_is_no_text_is_refused(bert_folder: Path, inputs: Any) -> None:
     with pytest.raises(InputError, match="expected a text or a list of texts"):
         pipeline("embed", bert_folder, device="cpu")(inputs)

@@ -118,14 +118,20 @@ def test_a_text_of_a_megabyte_is_answered(bert_folder: Path) -> None:
 
 def test_a_text_without_a_mask_is_named(bert_folder: Path) -> None:
     ours = pipeline("fill-mask", bert_folder, device="cpu")
-    with pytest.raises(InputError, match=r"^text 2 \('the cat sees'\) has no \[MASK\] to fill: write \[MASK\]"):
-        ours(["the [MASK]", "the cat sees"])
+    with pytest.raises(InputError, match=r"^text 1 \('the cat sees'\) has no \[MASK\] to fill: write \[MASK\]"):
+        ours("the cat sees")
+    with pytest.warns(InputWarning, match=r"^1 of 2 texts have no text or no \[MASK\]; their answer is None$"):
+        filled, nothing = ours(["the [MASK]", "the cat sees"])
+    assert (len(filled), nothing) == (5, None)
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_an_empty_text_is_named(bert_folder: Path, text: str) -> None:
-    with pytest.raises(InputError, match=r"^text 3 is empty"):
-        pipeline("fill-mask", bert_folder, device="cpu")(["[MASK]", "a [MASK]", text])
+def test_an_empty_text_of_several_is_none_and_one_alone_is_named(bert_folder: Path, text: str) -> None:
+    ours = pipeline("fill-mask", bert_folder, device="cpu")
+    with pytest.warns(InputWarning, match="^1 of 3 texts"):
+        assert [answer is None for answer in ours(["[MASK]", text, "a [MASK]"])] == [False, True, False]
+    with pytest.raises(InputError, match=r"^text 1 is empty"):
+        ours(text)
 
 
 @pytest.mark.parametrize("top_k", [0, 100_000])

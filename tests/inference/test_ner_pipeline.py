@@ -12,7 +12,7 @@ import torch
 from tiny_models import SCORE_ERROR
 from torch import nn
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.inference.ner import encode_pieces, find_word_windows
 from maskwright.inference.pipeline import pipeline
 from maskwright.runs.predict import predict
@@ -205,9 +205,12 @@ def test_a_text_of_a_megabyte_is_answered(ner_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_an_empty_text_is_named(ner_folder: Path, text: str) -> None:
-    with pytest.raises(InputError, match=r"^text 2 is empty"):
-        pipeline("ner", ner_folder, device="cpu")(["the cat", text])
+def test_an_empty_text_of_several_is_none_and_one_alone_is_named(ner_folder: Path, text: str) -> None:
+    ours = pipeline("ner", ner_folder, device="cpu")
+    with pytest.warns(InputWarning, match="^1 of 3 texts"):
+        assert [answer is None for answer in ours(["the cat", text, "a bird"])] == [False, True, False]
+    with pytest.raises(InputError, match=r"^text 1 is empty"):
+        ours(text)
 
 
 def test_a_text_without_a_token_has_no_entity(ner_folder: Path) -> None:
@@ -258,4 +261,4 @@ def test_a_parquet_file_begins_well_with_texts_that_have_no_entity(
     rows = parquet.read_table(out).to_pylist()
     assert rows[0]["entities"] == []
     expected = pipeline("ner", ner_folder, device="cpu", aggregation=aggregation)(TEXTS[0])
-    assert rows[-1] == {"text": TEXTS[0], "entities": expected}
+    assert rows[-1] == {"row": len(rows) - 1, "text": TEXTS[0], "entities": expected}

@@ -14,8 +14,10 @@ import pytest
 from rich.console import Console
 
 from maskwright.errors import InputError
-from maskwright.inference import outputs
-from maskwright.inference.outputs import check_output, open_writer, show_progress
+from maskwright.inference import progress
+from maskwright.inference.kept_answers import keep_answers
+from maskwright.inference.outputs import AnswerColumns, check_output
+from maskwright.inference.progress import show_progress
 
 SUFFIXES = [".jsonl", ".parquet", ".npz"]
 
@@ -25,10 +27,11 @@ def build_records(count: int) -> list[dict[str, Any]]:
     return [{"text": f"tëxt {number}", "embedding": random.random(4, np.float32)} for number in range(count)]
 
 
-def write(path: Path, records: Any) -> None:
-    with open_writer(path) as writer:
+def write(path: Path, records: Any, example: Any = None) -> None:
+    with keep_answers(path, AnswerColumns(answers=example or build_records(1)[0])) as kept:
         for record in records:
-            writer.write(record)
+            kept.write(record)
+        kept.finish()
 
 
 @pytest.mark.parametrize("count", [1, 2_500])
@@ -39,7 +42,8 @@ def test_vectors_are_read_back_in_order(tmp_path: Path, suffix: str, count: int)
     expected = np.stack([record["embedding"] for record in records])
     if suffix == ".npz":
         with np.load(path, allow_pickle=False) as arrays:
-            assert list(arrays) == ["embeddings"]
+            assert sorted(arrays) == ["embeddings", "missing"]
+            assert not arrays["missing"].any()
             found = arrays["embeddings"]
     else:
         rows = (
@@ -68,7 +72,8 @@ def test_vectors_in_parquet_have_four_bytes_a_number(tmp_path: Path) -> None:
 def test_vectors_of_tokens_are_read_back(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"out{suffix}"
     vectors = [np.arange(2 * length, dtype=np.float32).reshape(length, 2) for length in (3, 1, 4)]
-    write(path, [{"text": "a", "embedding": one} for one in vectors])
+    records = [{"text": "a", "embedding": one} for one in vectors]
+    write(path, records, records[0])
     if suffix == ".npz":
         with np.load(path, allow_pickle=False) as arrays:
             found = np.split(arrays["embeddings"], np.cumsum(arrays["lengths"])[:-1])
@@ -115,7 +120,7 @@ def test_outputs_that_cannot_be_are_refused_beforehand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_progress_counts_what_passes_through(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "_PLAIN_INTERVAL_S", 0.0)
+    monkeypatch.setattr(progress, "_PLAIN_INTERVAL_S", 0.0)
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=is_terminal, width=100)
     assert list(show_progress(range(1_200), console, "text")) == list(range(1_200))

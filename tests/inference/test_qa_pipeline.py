@@ -155,8 +155,6 @@ def test_long_questions_are_cut_with_a_warning(bert_qa: Path) -> None:
 @pytest.mark.parametrize(
     ("item", "words"),
     [
-        (("", "a cat"), r"^question 2 is empty; give it some text"),
-        (("who?", " \n"), r"^the context of question 2 is empty"),
         ("who?", "expected a question and its context"),
         (("who?",), "expected a question and its context"),
         ({"question": "who?"}, "expected a question and its context: question and context"),
@@ -166,6 +164,23 @@ def test_long_questions_are_cut_with_a_warning(bert_qa: Path) -> None:
 def test_what_is_no_question_is_refused(bert_qa: Path, item: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         build(bert_qa)([("who?", "a cat"), item])
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (("", "a cat"), r"^question 1 is empty; give it some text"),
+        (("who?", " \n"), r"^the context of question 1 is empty"),
+        (("who?", "\u200b\u200d"), r"^question 1 or its context has no token"),
+    ],
+)
+def test_an_empty_text_of_several_is_none_and_one_alone_is_named(bert_qa: Path, item: Any, words: str) -> None:
+    ours = build(bert_qa)
+    expected = r"^1 of 3 questions have no text in the question or its context; their answer is None$"
+    with pytest.warns(InputWarning, match=expected):
+        assert [one is None for one in ours([("who?", "a cat"), item, ("who?", "a dog")])] == [False, True, False]
+    with pytest.raises(InputError, match=words):
+        ours(item)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +215,7 @@ def test_a_question_is_asked_about_texts_standard_input_and_whole_files(bert_qa:
     file.write_text(LONG, encoding="utf-8")
     (from_file,) = predict(model, str(file), "--question", QUESTIONS[0])
     (from_stdin,) = predict(model, "-", "--question", QUESTIONS[0], text=LONG)
-    assert from_file == from_stdin == {"question": QUESTIONS[0], "context": LONG, **expected}
+    assert from_file == from_stdin == {"row": 0, "question": QUESTIONS[0], "context": LONG, **expected}
     texts = predict(model, CONTEXT, "the cat", "--question", "who?", "--top-k", "2", "--max-answer-length", "1")
     assert [one["context"] for one in texts] == [CONTEXT, "the cat"]
     assert all(len(one["answers"]) == 2 for one in texts)
@@ -242,8 +257,7 @@ def test_questions_come_from_records_of_every_format(bert_qa: Path, tmp_path: Pa
         (["q.jsonl", "--question", "who?", "--second-column", "x"], "with --question use --column for the contexts"),
         (["the cat", "--question", "who?", "--column", "x"], "are for files of records"),
         (["missing.json"], "no file at missing.json"),
-        (["the cat", "--question", " "], "question 1 is empty"),
-        ([".", "--question", "who?"], "questions are not read from ."),
+        (["the cat", "--question", " "], "--question is empty; give it some text"),
     ],
 )
 def test_wrong_words_are_refused_in_one_line(bert_qa: Path, words: list[str], message: str) -> None:

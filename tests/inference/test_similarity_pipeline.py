@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny_models import NUM_TERMS
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.inference.pipeline import pipeline
 from tolerances import rounding
 
@@ -31,9 +31,12 @@ def test_one_pair_has_one_score(bert_folder: Path) -> None:
     assert ours(PAIRS[0])["score"] == pytest.approx(ours([list(PAIRS[0])])[0]["score"])
 
 
-def test_an_empty_text_is_named_with_its_pair(bert_folder: Path) -> None:
-    with pytest.raises(InputError, match=r"^the second text of pair 2 is empty"):
-        pipeline("similarity", bert_folder, device="cpu")([("a", "b"), ("a", "")])
+def test_an_empty_text_of_a_pair_is_none_and_of_one_alone_is_named(bert_folder: Path) -> None:
+    ours = pipeline("similarity", bert_folder, device="cpu")
+    with pytest.warns(InputWarning, match="^2 of 3 pairs have no text; their answer is None$"):
+        assert [answer is None for answer in ours([("a", ""), ("a", "b"), (None, "b")])] == [True, False, True]
+    with pytest.raises(InputError, match=r"^the second text of pair 1 is empty"):
+        ours(("a", ""))
 
 
 @pytest.mark.parametrize("inputs", ["text", ["text", "text"], [("a",)], [("a", 3)], 3], ids=str)

@@ -10,7 +10,7 @@ import pytest
 from sequence_lab import MAX_LENGTH, save_classifier
 from tiny_models import SCORE_ERROR
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.inference.pipeline import pipeline
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import rounding
@@ -91,9 +91,12 @@ def test_questions_that_cannot_be_asked_are_refused(build_nli: Build, options: d
         pipeline("zero-shot", build_nli(), **options)
 
 
-def test_an_empty_text_is_named(build_nli: Build) -> None:
-    with pytest.raises(InputError, match=r"^text 2 is empty"):
-        pipeline("zero-shot", build_nli(), labels=LABELS)(["a", ""])
+def test_an_empty_text_of_several_is_none_and_one_alone_is_named(build_nli: Build) -> None:
+    ours = pipeline("zero-shot", build_nli(), labels=LABELS)
+    with pytest.warns(InputWarning, match="^1 of 3 texts"):
+        assert [answer is None for answer in ours(["a", "", "b"])] == [False, True, False]
+    with pytest.raises(InputError, match=r"^text 1 is empty"):
+        ours("")
 
 
 def test_a_measure_is_no_answer_to_labels(build_nli: Build) -> None:

@@ -10,6 +10,18 @@ import typer
 
 from maskwright.terminal import echo
 
+_KEEP_COLUMNS = "--keep-columns"
+_ALL_COLUMNS = "*"
+
+
+def complete_keep_columns(words: list[str]) -> list[str]:
+    """The option may stand without names, which typer's options cannot; then it means all columns."""
+    if _KEEP_COLUMNS not in words:
+        return words
+    place = words.index(_KEEP_COLUMNS) + 1
+    is_alone = place == len(words) or (words[place].startswith("-") and words[place] != "-")
+    return [*words[:place], *([_ALL_COLUMNS] if is_alone else []), *words[place:]]
+
 
 def predict(
     context: typer.Context,
@@ -81,17 +93,27 @@ def predict(
         str | None,
         typer.Option(help="Column of the second text of a pair, for qa of the context; unset: sentence2 or context."),
     ] = None,
+    id_column: Annotated[
+        str | None, typer.Option(help="Column written with each answer in place of row numbers; unset: id, if any.")
+    ] = None,
+    keep_columns: Annotated[
+        str | None,
+        typer.Option(metavar="[NAMES]", help="Copy these columns (a,b) to the answers; without names: all columns."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Output file: .jsonl, .parquet or (embed) .npz; unset: print.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing file; discard kept answers.")
+    ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; unset: a GPU if there is one.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens per batch; unset: chosen for the device.")] = None,
 ) -> None:
     """Run a model on texts. Prints one line of JSON per text, or writes a file.
 
     Sources are read as in training: .txt (one text per line), .jsonl, .csv, .tsv, .parquet, plain or compressed,
-    folders, datasets. They may be larger than memory. Answers are in the order of the texts.
+    folders, datasets. They may be larger than memory. Every text or record has one answer, in order, with its row
+    number or id; without text it is null. With --out the same command continues after it was killed.
 
     Examples:
 
@@ -110,8 +132,8 @@ def predict(
         maskwright predict zero-shot runs/mnli "My phone is broken." --label urgent --label "not urgent"
     """
     from maskwright.inference.outputs import format_json
-    from maskwright.runs.predict import STDIN
     from maskwright.runs.predict import predict as run
+    from maskwright.runs.rows import STDIN
 
     words = texts or [STDIN]
     asked = ("kind", "model", "texts")

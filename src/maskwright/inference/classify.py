@@ -12,7 +12,7 @@ import numpy as np
 
 from maskwright.errors import InputError
 from maskwright.inference.runner import EncodedBatch, Name, Prepared, Sample, TaskKind
-from maskwright.inference.texts import Floats, SampleCutter, TextOrPair, average_windows
+from maskwright.inference.texts import Floats, SampleCutter, TextOrPair, average_windows, list_inputs
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
@@ -75,9 +75,16 @@ class Classify(TaskKind[TextOrPair, ClassScore | list[ClassScore]]):
             return (1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
         return compute_softmax(logits)
 
-    def record(self, item: TextOrPair, answer: ClassScore | list[ClassScore]) -> dict[str, Any]:
-        said = {"text": item} if isinstance(item, str) else {"first": item[0], "second": item[1]}
-        return {**said, **answer} if isinstance(answer, dict) else {**said, "answers": answer}
+    @property
+    def example(self) -> dict[str, Any]:
+        score = {"label": "", "score": 0.0}
+        return self.describe_answer(score if self.top_k == "best" else [score])
+
+    def describe_input(self, item: TextOrPair) -> dict[str, Any]:
+        return {"first": item[0], "second": item[1]} if isinstance(item, tuple) else {"text": item}
+
+    def describe_answer(self, answer: ClassScore | list[ClassScore]) -> dict[str, Any]:
+        return answer if isinstance(answer, dict) else {"answers": answer}
 
     def as_items(self, inputs: Any) -> tuple[list[TextOrPair], bool]:
         """A text, or a pair as a tuple of two or as `{"text", "text_pair"}`; several are a list of such."""
@@ -85,7 +92,7 @@ class Classify(TaskKind[TextOrPair, ClassScore | list[ClassScore]]):
             return [_as_item(inputs)], True
         if not isinstance(inputs, Iterable):
             raise InputError(f"the input is a {type(inputs).__name__}; expected a text, a pair of texts or a list")
-        return [_as_item(one) for one in inputs], False
+        return [_as_item(one) for one in list_inputs(inputs)], False
 
 
 def compute_softmax(logits: Floats) -> Floats:
@@ -95,11 +102,13 @@ def compute_softmax(logits: Floats) -> Floats:
 
 
 def _as_item(given: Any) -> TextOrPair:
-    texts = [given.get("text"), given.get("text_pair")] if isinstance(given, Mapping) else given
+    texts = [given[key] for key in ("text", "text_pair") if key in given] if isinstance(given, Mapping) else given
     if isinstance(texts, str):
         return texts
-    if isinstance(texts, tuple | list) and len(texts) == _PAIR_SIZE and all(isinstance(one, str) for one in texts):
-        return texts[0], texts[1]
+    if isinstance(texts, tuple | list) and len(texts) == _PAIR_SIZE:
+        first, second = list_inputs(texts)
+        if isinstance(first, str) and isinstance(second, str):
+            return first, second
     raise InputError(f"an input is {given!r:.80}; expected a text or a pair of texts")
 
 

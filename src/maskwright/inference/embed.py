@@ -24,6 +24,7 @@ from maskwright.inference.texts import (
     encode_texts,
     find_windows,
     join_windows,
+    list_inputs,
     refuse_unknown,
 )
 from maskwright.suggestions import suggest
@@ -132,8 +133,12 @@ class Embed(Kind[str, Floats]):
             return vectors
         return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(_SMALLEST_NORM)
 
-    def record(self, item: str, answer: Floats) -> dict[str, Any]:
-        return {"text": item, "embedding": answer}
+    @property
+    def example(self) -> dict[str, Any]:
+        return {"embedding": np.zeros((1, 1) if self.settings.pooling == "none" else 1, np.float32)}
+
+    def describe_answer(self, answer: Floats) -> dict[str, Any]:
+        return {"embedding": answer}
 
     def as_items(self, inputs: Any) -> tuple[list[str], bool]:
         return as_texts(inputs)
@@ -154,6 +159,7 @@ class Similarity(Kind[Pair, dict[str, float]]):
             raise InputError("pooling is none, which gives many vectors to a text; to compare texts use mean or cls")
         self._embed = embed
         self.encoder = embed.encoder
+        self.tokenizer = embed.tokenizer
         self.pad_token_id = embed.pad_token_id
 
     def prepare(self, items: Sequence[Pair], name: Name) -> list[PreparedPair]:
@@ -177,8 +183,15 @@ class Similarity(Kind[Pair, dict[str, float]]):
         norms = max(float(np.linalg.norm(first) * np.linalg.norm(second)), _SMALLEST_NORM)
         return {"score": float(first @ second) / norms}
 
-    def record(self, item: Pair, answer: dict[str, float]) -> dict[str, Any]:
-        return {"first": item[0], "second": item[1], **answer}
+    @property
+    def example(self) -> dict[str, Any]:
+        return {"score": 0.0}
+
+    def describe_input(self, item: Pair) -> dict[str, Any]:
+        return {"first": item[0], "second": item[1]}
+
+    def describe_answer(self, answer: dict[str, float]) -> dict[str, Any]:
+        return answer
 
     def as_items(self, inputs: Any) -> tuple[list[Pair], bool]:
         """One pair is a tuple of two texts; several are a list of such."""
@@ -188,7 +201,8 @@ class Similarity(Kind[Pair, dict[str, float]]):
             raise InputError(f"the input is a {type(inputs).__name__}; expected a pair of texts or a list of pairs")
         pairs: list[Pair] = []
         for pair in inputs:
-            if isinstance(pair, str) or len(pair) != _PAIR_SIZE or not all(isinstance(text, str) for text in pair):
+            texts = list_inputs(pair) if isinstance(pair, tuple | list) else []
+            if len(texts) != _PAIR_SIZE or not all(isinstance(text, str) for text in texts):
                 raise InputError(f"an input is {pair!r:.80}; expected a pair of texts")
-            pairs.append((pair[0], pair[1]))
+            pairs.append((texts[0], texts[1]))
         return pairs, False

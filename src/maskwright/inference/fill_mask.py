@@ -150,6 +150,7 @@ class FillMask(Kind[str, Candidates | list[Candidates]]):
         self.target_ids = None if targets is None else find_target_ids(tokenizer, targets)
         self.top_k = top_k if self.target_ids is None else min(top_k, len(self.target_ids))
         self._size = choose_max_length(self.encoder, max_length) - NUM_SPECIALS
+        self.lacking = f"no text or no {tokenizer.mask_token}"
         self._has_warned = False
 
     @property
@@ -160,15 +161,18 @@ class FillMask(Kind[str, Candidates | list[Candidates]]):
         texts = [self.tokenizer.unify_masks(text) for text in items]
         rows = encode_texts(self.tokenizer, self.encoder, texts, name)
         return [
-            Prepared(self._cut(ids, f"{name(place)} ({quote(text)})"))
+            self._prepare(ids, f"{name(place)} ({quote(text)})")
             for place, (ids, text) in enumerate(zip(rows, items, strict=True))
         ]
 
-    def _cut(self, ids: list[int], name: str) -> list[MaskedSample]:
-        mask_token = self.tokenizer.mask_token
+    def _prepare(self, ids: list[int], name: str) -> Prepared:
         masked = [place for place, token_id in enumerate(ids) if token_id == self.tokenizer.mask_token_id]
+        mask_token = self.tokenizer.mask_token
         if not masked:
-            raise InputError(f"{name} has no {mask_token} to fill: write {mask_token} for a word")
+            return Prepared([], problem=f"{name} has no {mask_token} to fill: write {mask_token} for a word")
+        return Prepared(self._cut(ids, masked, name))
+
+    def _cut(self, ids: list[int], masked: list[int], name: str) -> list[MaskedSample]:
         if len(ids) <= self._size:
             return [self._surround(ids, masked)]
         self._warn_of_windows(name, len(ids))
@@ -240,8 +244,12 @@ class FillMask(Kind[str, Candidates | list[Candidates]]):
             filled = [[token_id for token_id in one if token_id != self.pad_token_id] for one in filled]
         return list(self.tokenizer.backend.decode_batch(filled, skip_special_tokens=skip_special_tokens))
 
-    def record(self, item: str, answer: Candidates | list[Candidates]) -> dict[str, Any]:
-        return {"text": item, "candidates": answer if isinstance(answer[0], list) else [answer]}
+    @property
+    def example(self) -> dict[str, Any]:
+        return self.describe_answer([{"score": 0.0, "token": 0, "token_str": "", "sequence": ""}])
+
+    def describe_answer(self, answer: Candidates | list[Candidates]) -> dict[str, Any]:
+        return {"candidates": answer if isinstance(answer[0], list) else [answer]}
 
     def as_items(self, inputs: Any) -> tuple[list[str], bool]:
         return as_texts(inputs)

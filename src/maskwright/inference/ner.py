@@ -69,8 +69,7 @@ class FindEntities(TaskKind[str, list[EntityRecord]]):
 
     @property
     def example(self) -> dict[str, Any]:
-        """A text may have no entity, and then says nothing of what one looks like."""
-        return self.record("", [self._grouper.example])
+        return self.describe_answer([self._grouper.example])
 
     def prepare(self, items: Sequence[str], name: Name) -> list[PreparedPieces]:
         return [self._cut(pieces) for pieces in encode_pieces(self.tokenizer, self.encoder, items, name)]
@@ -93,8 +92,8 @@ class FindEntities(TaskKind[str, list[EntityRecord]]):
     def answer(self, prepared: PreparedPieces, reduced: Sequence[Floats]) -> list[EntityRecord]:
         return self._grouper.group(prepared.pieces, np.concatenate(reduced))
 
-    def record(self, item: str, answer: list[EntityRecord]) -> dict[str, Any]:
-        return {"text": item, "entities": answer}
+    def describe_answer(self, answer: list[EntityRecord]) -> dict[str, Any]:
+        return {"entities": answer}
 
     def as_items(self, inputs: Any) -> tuple[list[str], bool]:
         return as_texts(inputs)

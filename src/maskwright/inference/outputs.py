@@ -1,152 +1,181 @@
-"""Answers to files, each whole or absent, and how far a long prediction is.
+"""Answers as files of JSON lines, Parquet or NumPy arrays: how a block of records is kept, and blocks become the file.
 
-Files are JSON lines, Parquet or NumPy arrays. N texts, T tokens, D width.
+N texts, T tokens, D width.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-import os
-import shutil
-import tempfile
-import time
+import math
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, ClassVar
+from uuid import UUID
 
 import numpy as np
-from rich.console import Console
-from rich.status import Status
 
 from maskwright.errors import InputError
-from maskwright.storage import naming_if_full
 from maskwright.terminal import escape_json
 
 Record = dict[str, Any]
+Blocks = Callable[[], Iterator[bytes]]
+"""All blocks from the first, each time it is called."""
+_TEXT = "text"
 _VECTORS = "embedding"
 _VECTORS_SUFFIX = ".npz"
-_ROWS_PER_GROUP = 1_000
-Value = TypeVar("Value")
-_PLAIN_INTERVAL_S = 10.0
-_LIVE_INTERVAL_S = 0.2
+_ROW_COLUMN = "row"
+_AS_JSON = {b"maskwright": b"json"}
+"""Marks a column of a block whose values have no type in common."""
 
 
-class RecordWriter(ABC):
-    """Takes records one at a time; `finish` completes the file, `release` lets go of what was opened beside it."""
+@dataclass(frozen=True)
+class AnswerColumns:
+    """What is known of records beforehand, with values of their types; a column that is not here has any."""
 
-    def __init__(self, file: IO[bytes], example: Record | None = None) -> None:
-        """`example` is a record with everything in it, where the first ones may lack something."""
-        self._file = file
-        self._example = example
+    labels: Record = field(default_factory=dict)
+    """Which record of the source it is: these and columns unknown here come first."""
+    answers: Record = field(default_factory=dict)
+
+
+class AnswerFormat(ABC):
+    """Blocks are kept one by one, since a long prediction may be killed, and make the file in the end."""
+
+    is_appended: ClassVar[bool] = False
+    """Whether blocks one after another are the file already."""
+
+    def __init__(self, columns: AnswerColumns) -> None:
+        self.columns = columns
 
     @abstractmethod
-    def write(self, record: Record) -> None: ...
+    def encode(self, records: Sequence[Record]) -> bytes:
+        """A block of records."""
 
-    @abstractmethod
-    def finish(self) -> None: ...
-
-    @abstractmethod
-    def release(self) -> None: ...
-
-
-class JsonLinesWriter(RecordWriter):
-    def write(self, record: Record) -> None:
-        self._file.write(f"{format_json(record)}\n".encode())
-
-    def finish(self) -> None:
-        """Every line is written already."""
-
-    def release(self) -> None:
-        """Nothing else is open."""
+    def finish(self, blocks: Blocks, file: IO[bytes]) -> None:
+        """Write the whole file, of a format that is not appended."""
+        raise NotImplementedError
 
 
-class ParquetWriter(RecordWriter):
-    """The columns are those of the example, or else of the first records."""
+class JsonLinesFormat(AnswerFormat):
+    is_appended = True
 
-    def __init__(self, file: IO[bytes], example: Record | None = None) -> None:
-        super().__init__(file, example)
-        self._pending: list[Record] = []
-        self._writer: Any = None
+    def encode(self, records: Sequence[Record]) -> bytes:
+        return "".join(f"{format_json(record)}\n" for record in records).encode()
 
-    def write(self, record: Record) -> None:
-        self._pending.append({name: _as_lists(value) for name, value in record.items()})
-        if len(self._pending) >= _ROWS_PER_GROUP:
-            self._flush()
 
-    def finish(self) -> None:
-        """Without any record the table is empty, with the columns of the example where there is one."""
-        if self._pending or self._writer is None:
-            self._flush()
+class ParquetFormat(AnswerFormat):
+    """A row group to a block. A column of the source has the type that all its values have in common, or else JSON."""
 
-    def release(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+    def encode(self, records: Sequence[Record]) -> bytes:
+        import pyarrow
 
-    def _flush(self) -> None:
+        names = dict.fromkeys(name for record in records for name in record)
+        known = {**self.columns.labels, **self.columns.answers}
+        columns = {}
+        for name in names:
+            values = [_as_lists(record.get(name)) for record in records]
+            columns[name] = _build_column(values, known.get(name))
+        fields = [pyarrow.field(name, values.type, metadata=mark) for name, (values, mark) in columns.items()]
+        batch = pyarrow.record_batch([values for values, _ in columns.values()], schema=pyarrow.schema(fields))
+        sink = pyarrow.BufferOutputStream()
+        with pyarrow.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        return bytes(sink.getvalue())
+
+    def finish(self, blocks: Blocks, file: IO[bytes]) -> None:
         import pyarrow
         from pyarrow import parquet
 
-        schema = None if self._writer is None else self._writer.schema
-        if schema is None and self._example is not None:
-            schema = pyarrow.Table.from_pylist([self._example]).schema
-        table = pyarrow.Table.from_pylist(self._pending, schema=schema)
-        if self._writer is None:
-            self._writer = parquet.ParquetWriter(self._file, table.schema)
-        self._writer.write_table(table)
-        self._pending = []
+        schema = self._unite([pyarrow.ipc.open_stream(block).schema for block in blocks()])
+        with parquet.ParquetWriter(file, schema) as writer:
+            for block in blocks():
+                table = read_block(block)
+                columns = [_convert_column(table, wanted) for wanted in schema]
+                writer.write_table(pyarrow.table(columns, schema=schema))
+
+    def _unite(self, schemas: Sequence[Any]) -> Any:
+        """Labels and the source's columns first; the same whatever the blocks are."""
+        import pyarrow
+
+        given = [name for schema in schemas for name in schema.names if name not in self.columns.answers]
+        names = dict.fromkeys([*given, *self.columns.labels] if not schemas else given)
+        known = {**self.columns.labels, **self.columns.answers}
+        fields = []
+        for name in [*names, *self.columns.answers]:
+            if name in known:
+                kind = _build_column([_as_lists(known[name])], None)[0].type
+            else:
+                kind = _unite_types([schema.field(name) for schema in schemas if name in schema.names])
+            fields.append(pyarrow.field(name, kind))
+        return pyarrow.schema(fields)
 
 
-class NpzWriter(RecordWriter):
-    """`embeddings` (N, D); of token vectors (T, D), with their number in each text as `lengths` (N,).
+class NpzFormat(ParquetFormat):
+    """`embeddings` (N, D) in the order of the texts, and `missing` (N,), which is true for those without one.
 
-    Rows wait in a file beside the result, since an array begins with its shape.
+    Of token vectors (T, D) `lengths` (N,) is their number in each text. A column of ids gives `ids` (N,).
     """
 
-    def __init__(self, file: IO[bytes], example: Record | None = None) -> None:
-        super().__init__(file, example)
-        self._rows = tempfile.TemporaryFile(dir=Path(file.name).parent)  # noqa: SIM115 (closed by `release`)
-        self._lengths: list[int] = []
-        self._width = 0
-        self._has_tokens = False
+    def encode(self, records: Sequence[Record]) -> bytes:
+        return super().encode([{name: record[name] for name in record if name != _TEXT} for record in records])
 
-    def write(self, record: Record) -> None:
-        vectors = np.atleast_2d(np.asarray(record[_VECTORS], dtype=np.float32))
-        self._has_tokens = np.ndim(record[_VECTORS]) > 1
-        self._width = vectors.shape[1]
-        self._lengths.append(len(vectors))
-        self._rows.write(vectors.tobytes())
-
-    def finish(self) -> None:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (sum(self._lengths), self._width)}
-        self._rows.seek(0)
-        with zipfile.ZipFile(self._file, "w") as archive:
+    def finish(self, blocks: Blocks, file: IO[bytes]) -> None:
+        lengths: list[int] = []
+        missing: list[bool] = []
+        ids: list[Any] = []
+        width = 0
+        is_nested = np.ndim(self.columns.answers[_VECTORS]) > 1
+        for block in blocks():
+            table = read_block(block)
+            for vectors in table[_VECTORS].to_numpy(zero_copy_only=False):
+                missing.append(vectors is None)
+                lengths.append(int(not is_nested) if vectors is None else len(vectors) if is_nested else 1)
+                if vectors is not None and not width:
+                    width = len(vectors[0]) if is_nested else len(vectors)
+            ids += _list_ids(table)
+        with zipfile.ZipFile(file, "w") as archive:
             with archive.open("embeddings.npy", "w", force_zip64=True) as member:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (sum(lengths), width)}
                 np.lib.format.write_array_header_1_0(member, header)
-                shutil.copyfileobj(self._rows, member)
-            if self._has_tokens:
-                with archive.open("lengths.npy", "w") as member:
-                    np.lib.format.write_array(member, np.array(self._lengths, dtype=np.int64))
+                for block in blocks():
+                    member.write(_list_vectors(read_block(block)[_VECTORS], width, is_nested))
+            arrays: dict[str, Any] = {"missing": np.array(missing, dtype=bool)}
+            if is_nested:
+                arrays["lengths"] = np.array(lengths, dtype=np.int64)
+            if ids:
+                are_numbers = all(type(one) is int for one in ids)
+                arrays["ids"] = np.array(ids if are_numbers else ["" if one is None else str(one) for one in ids])
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w") as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
 
-    def release(self) -> None:
-        self._rows.close()
 
-
-_WRITERS: dict[str, type[RecordWriter]] = {
-    ".jsonl": JsonLinesWriter,
-    ".parquet": ParquetWriter,
-    _VECTORS_SUFFIX: NpzWriter,
+_FORMATS: dict[str, type[AnswerFormat]] = {
+    ".jsonl": JsonLinesFormat,
+    ".parquet": ParquetFormat,
+    _VECTORS_SUFFIX: NpzFormat,
 }
 
 
-def check_output(path: Path, overwrite: bool, has_vectors: bool) -> None:
+def build_format(path: Path, columns: AnswerColumns) -> AnswerFormat:
+    return _FORMATS[path.suffix](columns)
+
+
+def check_output(path: Path, overwrite: bool, has_vectors: bool, keeps_columns: bool = False) -> None:
     """Refuse before any work what could not be written in the end."""
-    if path.suffix not in _WRITERS:
-        raise InputError(f"{path} has the suffix '{path.suffix}'; known are {', '.join(_WRITERS)}")
+    if path.suffix not in _FORMATS:
+        raise InputError(f"{path} has the suffix '{path.suffix}'; known are {', '.join(_FORMATS)}")
     if path.suffix == _VECTORS_SUFFIX and not has_vectors:
         raise InputError(f"{path} would hold vectors, and these answers are none; write them to .jsonl or .parquet")
+    if path.suffix == _VECTORS_SUFFIX and keeps_columns:
+        raise InputError(
+            f"{path} holds arrays of numbers, no other columns; with --keep-columns use .jsonl or .parquet"
+        )
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the name of a file")
     if path.exists() and not overwrite:
@@ -155,33 +184,54 @@ def check_output(path: Path, overwrite: bool, has_vectors: bool) -> None:
         raise InputError(f"the folder {path.parent} does not exist; make it, or choose another --out")
 
 
-@contextmanager
-def open_writer(path: Path, example: Record | None = None) -> Iterator[RecordWriter]:
-    """A writer by the file's suffix; the file takes its name only when the block ends without an error."""
-    temporary = path.with_name(f".{path.name}.tmp")
+def read_block(block: bytes) -> Any:
+    import pyarrow
+
+    return pyarrow.ipc.open_stream(block).read_all()
+
+
+def _build_column(values: Sequence[Any], example: Any) -> tuple[Any, dict[bytes, bytes] | None]:
+    """An Arrow array, with the mark of one that became JSON."""
+    import pyarrow
+
+    if example is not None:
+        return pyarrow.array(values, type=_build_column([_as_lists(example)], None)[0].type), None
     try:
-        with naming_if_full(path, temporary), temporary.open("wb") as file:
-            writer = _WRITERS[path.suffix](file, example)
-            try:
-                yield writer
-                writer.finish()
-            finally:
-                writer.release()
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        return pyarrow.array(values), None
+    except (pyarrow.ArrowException, TypeError, OverflowError):
+        return pyarrow.array([_as_text(value) for value in values], type=pyarrow.string()), _AS_JSON
 
 
-def format_json(record: Record) -> str:
-    return escape_json(json.dumps(record, ensure_ascii=False, default=_as_plain))
+def _unite_types(fields: Sequence[Any]) -> Any:
+    """The type of all values of a column of the source; a string where there is none."""
+    import pyarrow
+
+    if any(field.metadata for field in fields):
+        return pyarrow.string()
+    try:
+        schemas = [pyarrow.schema([field]) for field in fields]
+        return pyarrow.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pyarrow.ArrowException:
+        return pyarrow.string()
 
 
-def _as_plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    raise TypeError(f"a {type(value).__name__} has no JSON form")
+def _convert_column(table: Any, wanted: Any) -> Any:
+    import pyarrow
+
+    if wanted.name not in table.schema.names:
+        return pyarrow.nulls(table.num_rows, wanted.type)
+    found = table.schema.field(wanted.name)
+    if found.type == wanted.type:
+        return table[wanted.name]
+    values = table[wanted.name].to_pylist()
+    if wanted.type == pyarrow.string():
+        values = [_as_text(value) for value in values]
+    return pyarrow.array(values, type=wanted.type)
+
+
+def _as_text(value: Any) -> str | None:
+    """A text as it is, anything else as JSON."""
+    return value if value is None or isinstance(value, str) else format_json(value)
 
 
 def _as_lists(value: Any) -> Any:
@@ -189,35 +239,48 @@ def _as_lists(value: Any) -> Any:
     return list(value) if isinstance(value, np.ndarray) and value.ndim > 1 else value
 
 
-def show_progress(values: Iterable[Value], console: Console, noun: str) -> Iterator[Value]:
-    """The values as they are, counted on the console, with a closing line."""
-    begin = last = time.monotonic()
-    count = 0
-    status = Status("starting", console=console) if console.is_terminal else None
-    interval = _LIVE_INTERVAL_S if status else _PLAIN_INTERVAL_S
-    if status:
-        status.start()
+def _list_ids(table: Any) -> list[Any]:
+    """Of the column that says which record it is, unless that is its number."""
+    name = next((name for name in table.schema.names if name != _VECTORS), _ROW_COLUMN)
+    return [] if name == _ROW_COLUMN else list(table[name].to_pylist())
+
+
+def _list_vectors(column: Any, width: int, is_nested: bool) -> bytes:
+    """Rows of fp32; of a text without a vector NaN, or no rows where there is one to a token."""
+    nothing = np.full((0 if is_nested else 1, width), math.nan, np.float32)
+    rows = [
+        nothing if vectors is None else np.atleast_2d(np.stack(vectors) if is_nested else vectors)
+        for vectors in column.to_numpy(zero_copy_only=False)
+    ]
+    return np.concatenate(rows).astype("<f4").tobytes() if rows else b""
+
+
+def format_json(record: Any) -> str:
     try:
-        for value in values:
-            count += 1
-            yield value
-            now = time.monotonic()
-            if now - last >= interval:
-                last = now
-                line = _describe(count, now - begin, noun)
-                if status:
-                    status.update(line)
-                else:
-                    _print(console, line)
-    finally:
-        if status:
-            status.stop()
-    _print(console, _describe(count, time.monotonic() - begin, noun))
+        text = json.dumps(record, ensure_ascii=False, default=_as_plain, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_replace_nan(record), ensure_ascii=False, default=_as_plain)
+    return escape_json(text)
 
 
-def _describe(count: int, elapsed_s: float, noun: str) -> str:
-    return f"{count:,} {noun}s in {elapsed_s:,.1f} s, {count / max(elapsed_s, 1e-9):,.0f} a second"
+def _as_plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta | Decimal | UUID):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise InputError(f"a column holds a {type(value).__name__}, which has no JSON form; leave it out of the columns")
 
 
-def _print(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+def _replace_nan(value: Any) -> Any:
+    """JSON has no number that is none."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _replace_nan(one) for key, one in value.items()}
+    return [_replace_nan(one) for one in value] if isinstance(value, list | tuple) else value

@@ -5,6 +5,7 @@ Kinds and options also answer to the names that the pipelines of `transformers` 
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any, Generic
 import torch
 from torch import nn
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.inference.classify import CLASSIFYING_TASKS, Classify
 from maskwright.inference.embed import Embed, Similarity
 from maskwright.inference.fill_mask import FillMask
@@ -33,6 +34,7 @@ from maskwright.training.compute.device import choose_device
 _CHUNK_ITEMS = 1_000
 _CHUNK_CHARS = 1_000_000
 """Inputs tokenized at a time."""
+_NOTHING = Prepared(())
 
 
 class Pipeline(Generic[Item, Answer]):
@@ -55,6 +57,8 @@ class Pipeline(Generic[Item, Answer]):
         self._remake = remake
         self._shape = shape
         self._lists_single = lists_single
+        self.num_tokens = 0
+        """That the encoder has read, special ones included, of all that was answered."""
 
     def __call__(self, inputs: Any = None, *more: Any, **options: Any) -> Any:
         """The answer to one input, or a list of answers to several.
@@ -68,7 +72,12 @@ class Pipeline(Generic[Item, Answer]):
         if options:
             return self.with_options(options)(inputs, **named)
         items, is_single = self.kind.as_items(_join_named(inputs, named, self.kind))
-        answers = [answer if self._shape is None else self._shape(answer) for _, answer in self.stream(items)]
+        answers = [
+            answer if answer is None or self._shape is None else self._shape(answer)
+            for _, answer in self.stream(items, must_answer=is_single)
+        ]
+        if num_gaps := sum(answer is None for answer in answers):
+            warnings.warn(f"{describe_gaps(self.kind, num_gaps, len(answers))} None", InputWarning, stacklevel=2)
         if not is_single or (self._lists_single and isinstance(inputs, str)):
             return answers
         return answers[0]
@@ -82,13 +91,19 @@ class Pipeline(Generic[Item, Answer]):
         lists_single = self._lists_single and "top_k" not in options
         return Pipeline(self._remake(options), self.batch_tokens, None, self._shape, lists_single)
 
-    def stream(self, items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
-        """Inputs with their answers, one after another; memory does not grow with their number."""
+    def stream(
+        self, items: Iterable[Item], *, must_answer: bool = False, num_before: int = 0
+    ) -> Iterator[tuple[Item, Answer | None]]:
+        """Inputs with their answers, one after another; memory does not grow with their number.
+
+        An input without text, or without a mask to fill, has the answer None, or is refused if it `must_answer`.
+        Errors number the inputs, `num_before` of which came in other calls.
+        """
         waiting: deque[tuple[Item, Prepared]] = deque()
         kind = self.kind
         results = run_packed(
             kind.encoder,
-            self._samples(items, waiting),
+            self._samples(items, waiting, must_answer, num_before),
             kind.reduce,
             pad_token_id=kind.pad_token_id,
             model=kind.module,
@@ -98,25 +113,37 @@ class Pipeline(Generic[Item, Answer]):
         reduced: list[Any] = []
         for result in results:
             reduced.append(result)
+            while not waiting[0][1].samples:
+                yield waiting.popleft()[0], None
             item, prepared = waiting[0]
             if len(reduced) == len(prepared.samples):
                 waiting.popleft()
+                self.num_tokens += sum(len(sample.ids) for sample in prepared.samples)
                 yield item, kind.answer(prepared, reduced)
                 reduced = []
+        yield from ((item, None) for item, _ in waiting)
 
     def records(self, items: Iterable[Item]) -> Iterator[dict[str, Any]]:
         """Inputs and answers as the lines of a file."""
         return (self.kind.record(item, answer) for item, answer in self.stream(items))
 
-    def _samples(self, items: Iterable[Item], waiting: deque[tuple[Item, Prepared]]) -> Iterator[Sample]:
-        for first, chunk in _cut_chunks(items):
-            prepared = self.kind.prepare(chunk, self._number_from(first + 1))
-            for item, one in zip(chunk, prepared, strict=True):
+    def _samples(
+        self, items: Iterable[Item], waiting: deque[tuple[Item, Prepared]], must_answer: bool, num_before: int
+    ) -> Iterator[Sample]:
+        for num_done, chunk in _cut_chunks(items):
+            asked = [place for place, item in enumerate(chunk) if must_answer or has_text(item)]
+            name = self._name(num_before + num_done, asked)
+            found = self.kind.prepare([chunk[place] for place in asked], name) if asked else []
+            prepared = dict(zip(asked, found, strict=True))
+            for place, item in enumerate(chunk):
+                one = prepared.get(place, _NOTHING)
+                if must_answer and not one.samples:
+                    raise InputError(one.problem)
                 waiting.append((item, one))
                 yield from one.samples
 
-    def _number_from(self, first: int) -> Name:
-        return lambda place: f"{self.kind.item_name} {first + place:,}"
+    def _name(self, num_before: int, places: Sequence[int]) -> Name:
+        return lambda number: f"{self.kind.item_name} {num_before + places[number] + 1:,}"
 
 
 def _cut_chunks(items: Iterable[Item]) -> Iterator[tuple[int, list[Item]]]:
@@ -131,6 +158,15 @@ def _cut_chunks(items: Iterable[Item]) -> Iterator[tuple[int, list[Item]]]:
             num_before, num_chars, chunk = num_before + len(chunk), 0, []
     if chunk:
         yield num_before, chunk
+
+
+def has_text(item: Any) -> bool:
+    """Whether there is something in an input, and in both texts of a pair."""
+    return all(text.strip() for text in ([item] if isinstance(item, str) else item))
+
+
+def describe_gaps(kind: Kind[Any, Any], num_gaps: int, num_inputs: int) -> str:
+    return f"{num_gaps:,} of {num_inputs:,} {kind.item_name}s have {kind.lacking}; their answer is"
 
 
 def _count_chars(item: Any) -> int:

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from maskwright.errors import InputError, InputWarning, check_count
 from maskwright.inference.runner import EncodedBatch, Name, Prepared, Sample, TaskKind
-from maskwright.inference.texts import choose_max_length, encode_texts
+from maskwright.inference.texts import choose_max_length, encode_texts, list_inputs
 from maskwright.tasks.features import find_tokens_between
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.qa.answers import (
@@ -67,6 +67,7 @@ class AnswerQuestions(TaskKind[Asked, Reply]):
 
     item_name = QUESTION_ITEM
     input_names = _KEYS
+    lacking = "no text in the question or its context"
 
     def __init__(
         self,
@@ -105,7 +106,9 @@ class AnswerQuestions(TaskKind[Asked, Reply]):
         prepared = []
         for place, (ids, (_, text)) in enumerate(zip(questions, items, strict=True)):
             if not ids or not contexts[text].ids:
-                raise InputError(f"{name(place)} or its context has no token of the model's vocabulary; leave it out")
+                problem = f"{name(place)} or its context has no token of the model's vocabulary; leave it out"
+                prepared.append(PreparedQuestion([], contexts[text], problem=problem))
+                continue
             samples = self._cut(self._shorten(ids, name(place)), contexts[text], name(place))
             prepared.append(PreparedQuestion(samples, contexts[text]))
         return prepared
@@ -161,12 +164,14 @@ class AnswerQuestions(TaskKind[Asked, Reply]):
 
     @property
     def example(self) -> dict[str, Any]:
-        """A file may hold no question."""
         reply = {"score": 0.0, "start": 0, "end": 0, "answer": ""}
-        return self.record(("", ""), reply if self.top_k == 1 else [reply])
+        return self.describe_answer(reply if self.top_k == 1 else [reply])
 
-    def record(self, item: Asked, answer: Reply) -> dict[str, Any]:
-        return dict(zip(_KEYS, item, strict=True)) | (answer if isinstance(answer, dict) else {"answers": answer})
+    def describe_input(self, item: Asked) -> dict[str, Any]:
+        return dict(zip(_KEYS, item, strict=True))
+
+    def describe_answer(self, answer: Reply) -> dict[str, Any]:
+        return answer if isinstance(answer, dict) else {"answers": answer}
 
     def as_items(self, inputs: Any) -> tuple[list[Asked], bool]:
         """One question is a dictionary or a tuple of two texts; several are a list of such."""
@@ -186,9 +191,9 @@ def _add_up(padded: Tensor, lengths: Sequence[int]) -> Tensor:
 
 
 def _as_asked(given: Any) -> Asked:
-    parts: Any = tuple(given.get(key) for key in _KEYS) if isinstance(given, Mapping) else given
-    is_pair = isinstance(parts, tuple | list) and len(parts) == len(_KEYS)
-    if not is_pair or not all(isinstance(part, str) for part in parts):
+    parts: Any = [given[key] for key in _KEYS if key in given] if isinstance(given, Mapping) else given
+    parts = list_inputs(parts) if isinstance(parts, tuple | list) else []
+    if len(parts) != len(_KEYS) or not all(isinstance(part, str) for part in parts):
         raise InputError(f"an input is {given!r:.80}; expected a question and its context: {' and '.join(_KEYS)}")
     return parts[0], parts[1]
 

@@ -102,15 +102,18 @@ class EncodedBatch(Generic[SampleT_co]):
 
 @dataclass(frozen=True)
 class Prepared:
-    """An input as samples: one, or the windows of what is longer than the model."""
+    """An input as samples: one, or the windows of what is longer than the model; none where nothing can be answered."""
 
     samples: Sequence[Sample]
+    problem: str = field(default="", kw_only=True)
+    """Why there is no sample, as an error says it."""
 
 
 class Kind(ABC, Generic[Item, Answer]):
     """From inputs to samples, and from their hidden states to answers."""
 
     encoder: nn.Module
+    tokenizer: Tokenizer
     pad_token_id: int
     item_name: ClassVar[str] = "text"
     """What errors call an input."""
@@ -118,6 +121,8 @@ class Kind(ABC, Generic[Item, Answer]):
     """By which a call may give the parts of an input, where it has parts."""
     may_pair: ClassVar[bool] = False
     """Whether an input may be a pair of texts as well as one."""
+    lacking: str = "no text"
+    """What an input has that gets no answer."""
 
     @property
     def module(self) -> nn.Module:
@@ -125,9 +130,9 @@ class Kind(ABC, Generic[Item, Answer]):
         return self.encoder
 
     @property
-    def example(self) -> dict[str, Any] | None:
-        """A record with everything in it, of a kind whose answers may be empty: what the columns of a file are."""
-        return None
+    @abstractmethod
+    def example(self) -> dict[str, Any]:
+        """What `describe_answer` gives, with everything in it: the columns of a file, also where answers are empty."""
 
     @abstractmethod
     def prepare(self, items: Sequence[Item], name: Name) -> Sequence[Prepared]:
@@ -142,8 +147,17 @@ class Kind(ABC, Generic[Item, Answer]):
         """The answer to an input, from what `reduce` gave to each of its samples."""
 
     @abstractmethod
-    def record(self, item: Item, answer: Answer) -> dict[str, Any]:
+    def describe_answer(self, answer: Answer) -> dict[str, Any]:
+        """An answer as columns of a file."""
+
+    def describe_input(self, item: Any) -> dict[str, Any]:
+        """An input as columns of a file; texts that are not there are None."""
+        return {"text": item}
+
+    def record(self, item: Any, answer: Answer | None) -> dict[str, Any]:
         """An input and its answer as one line of a file: the same shape for every input."""
+        answered = dict.fromkeys(self.example) if answer is None else self.describe_answer(answer)
+        return {**self.describe_input(item), **answered}
 
     @abstractmethod
     def as_items(self, inputs: Any) -> tuple[list[Item], bool]:

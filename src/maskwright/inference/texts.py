@@ -5,6 +5,7 @@ What is longer than the model has several samples, windows over its tokens, whos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -77,11 +78,18 @@ def as_texts(inputs: Any) -> tuple[list[str], bool]:
     """Texts as a list, and whether it was one alone."""
     if isinstance(inputs, str):
         return [inputs], True
-    texts = list(inputs) if isinstance(inputs, Iterable) else [inputs]
+    texts = list_inputs(inputs) if isinstance(inputs, Iterable) else [inputs]
     for text in texts:
         if not isinstance(text, str):
             raise InputError(f"an input is a {type(text).__name__}; expected a text or a list of texts")
     return texts, False
+
+
+def list_inputs(inputs: Any) -> list[Any]:
+    """Inputs one by one; a missing one, which data frames write as NaN, is an empty text."""
+    if hasattr(inputs, "notna"):  # a column of pandas, whose missing values are of several kinds
+        inputs = inputs.astype(object).where(inputs.notna(), None)
+    return ["" if one is None or (isinstance(one, float) and math.isnan(one)) else one for one in inputs]
 
 
 def quote(text: str) -> str:

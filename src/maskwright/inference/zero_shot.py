@@ -104,7 +104,14 @@ class ZeroShot(TaskKind[str, dict[str, Any]]):
         contradiction = -1 if self._entailment == 0 else 0
         return compute_softmax(logits[:, [contradiction, self._entailment]])[:, 1]
 
-    def record(self, item: str, answer: dict[str, Any]) -> dict[str, Any]:
+    @property
+    def example(self) -> dict[str, Any]:
+        return {"labels": [""], "scores": [0.0]}
+
+    def describe_input(self, item: str) -> dict[str, Any]:
+        return {"sequence": item}
+
+    def describe_answer(self, answer: dict[str, Any]) -> dict[str, Any]:
         return answer
 
     def as_items(self, inputs: Any) -> tuple[list[str], bool]:

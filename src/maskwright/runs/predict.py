@@ -2,49 +2,47 @@
 
 from __future__ import annotations
 
-import sys
+import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from torch import nn
 
-from maskwright.errors import InputError, InputWarning
-from maskwright.inference.outputs import check_output, open_writer, show_progress
-from maskwright.inference.pipeline import Pipeline, pipeline, resolve_kind
-from maskwright.inference.qa import QUESTION_ITEM
+from maskwright.errors import InputWarning
+from maskwright.inference.kept_answers import KeptAnswers, keep_answers
+from maskwright.inference.outputs import AnswerColumns, check_output
+from maskwright.inference.pipeline import Pipeline, describe_gaps, pipeline, resolve_kind
+from maskwright.inference.progress import Reading, show_progress
+from maskwright.models.files.model_folder import resolve_folder
 from maskwright.ownership import owning
-from maskwright.runs.given import GivenModel
-from maskwright.sections.data import BUILTIN_CORPUS
+from maskwright.runs.given import GivenModel, name_module
+from maskwright.runs.rows import AskedRow, AskedRows, RowOptions, describe_files, find_rows, read_keep_columns
 from maskwright.suggestions import checks_arguments
-from maskwright.tasks.examples import read_text
-from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN, is_squad_file, read_question_pairs
-from maskwright.tasks.qa.examples import read_text as read_exact
-from maskwright.tasks.tables import MEMORY, Table, as_table
 from maskwright.terminal import CleanConsole
-from maskwright.text.corpus import ReadingReport, text_lines
-from maskwright.text.files import ByteStream, file_format, open_stream
-from maskwright.text.huggingface import is_dataset
-from maskwright.text.sources import read_pairs, read_source
-from maskwright.text.tokenizer.tokenizer import refuse_half_characters
+from maskwright.text.corpus import ReadingReport
 
-STDIN = "-"
-_PAIR_COLUMNS = ("sentence1", "sentence2")
-_TEXT_COLUMN = "text"
-_PAIR_KIND = "pair"
 _VECTOR_KIND = "embed"
-_PAIR_SIZE = 2
+_HASH_BYTES = 6
+_CPU_PART = (2_500, 1 << 18)
+_GPU_PART = (100_000, 1 << 24)
+"""Rows and characters of a part, half a minute of work or less: as much as a killed command has to do again."""
 
 
 @dataclass(frozen=True)
-class PredictOptions:
-    column: str | None = None
-    second_column: str | None = None
-    question: str | None = None
-    """Asked about every text; for qa alone."""
+class _Output:
+    path: Path
+    overwrite: bool
+    has_vectors: bool
+    keeps_columns: bool
+
+    def check(self) -> None:
+        check_output(self.path, self.overwrite, self.has_vectors, self.keeps_columns)
 
 
 @checks_arguments
@@ -69,6 +67,8 @@ def predict(
     max_length: int | None = None,
     column: str | None = None,
     second_column: str | None = None,
+    id_column: str | None = None,
+    keep_columns: bool | str | Sequence[str] = False,
     out: str | Path | None = None,
     overwrite: bool = False,
     device: str | None = None,
@@ -80,12 +80,16 @@ def predict(
     """Answers of a model to texts, as a list in their order.
 
     `texts` are a text, a source (a file, a folder, a dataset, "-" for standard input), or in memory a list of texts, of
-    pairs or of questions with contexts, a data frame or a dataset. Answers go to the file `out`, or one by one with
-    their texts to `write`, where one of these is given, and then None is returned. Progress goes to `console`.
+    pairs or of questions with contexts, a data frame or a dataset. What has no text has the answer None. Answers go to
+    the file `out`, or one by one to `write`, where one of these is given, and then None is returned. There each has its
+    `row`, from 0, or the record's `id_column` (unset: `id`, if there is one), the texts, and of the record's other
+    columns `keep_columns` (True: all). The same call goes on with the file `out` after a killed one. Progress goes to
+    `console`.
     """
+    keeps = read_keep_columns(keep_columns)
     output = None
     if out is not None:
-        output = _Output(Path(out), overwrite, resolve_kind(kind) == _VECTOR_KIND)
+        output = _Output(Path(out), overwrite, resolve_kind(kind) == _VECTOR_KIND, keeps != ())
         output.check()
     given = {
         "top_k": top_k,
@@ -103,235 +107,140 @@ def predict(
         "max_length": max_length,
     }
     settings = {name: value for name, value in given.items() if value is not None}
+    model_name = _describe_model(model) if output is not None else ""
     predictor = pipeline(kind, model, tokenizer, device=device, batch_tokens=batch_tokens, **settings)
-    if question is not None and predictor.kind.item_name != QUESTION_ITEM:
-        raise InputError(f"--question is for qa, not {kind}; leave it out")
     report = ReadingReport(keeps_long_texts=True)
-    items, source = _find_items(predictor, texts, PredictOptions(column, second_column, question), report)
-    answers = predictor.stream(items)
-    if source is not None:
-        answers = show_progress(answers, console or CleanConsole(stderr=True), predictor.kind.item_name)
-    collected = _hand_over(predictor, answers, output, write)
-    _warn_of_gaps(report, source)
-    return collected
-
-
-@dataclass(frozen=True)
-class _Output:
-    path: Path
-    overwrite: bool
-    has_vectors: bool
-
-    def check(self) -> None:
-        check_output(self.path, self.overwrite, self.has_vectors)
-
-
-def _hand_over(
-    predictor: Pipeline[Any, Any],
-    answers: Iterator[tuple[Any, Any]],
-    output: _Output | None,
-    write: Callable[[dict[str, Any]], None] | None,
-) -> list[Any] | None:
-    if output is None and write is None:
-        return [answer for _, answer in answers]
-    records = (predictor.kind.record(item, answer) for item, answer in answers)
-    if output is None:
-        assert write is not None
-        for record in records:
-            write(record)
+    options = RowOptions(column, second_column, question, id_column, keeps)
+    asked = find_rows(predictor.kind, kind, texts, options, report)
+    work = _Work(predictor, asked, report, console or CleanConsole(stderr=True))
+    if output is not None:
+        job = {
+            "kind": resolve_kind(kind),
+            "model": model_name,
+            "tokenizer": _hash_text(predictor.kind.tokenizer.backend.to_str()),
+            **{name.replace("_", " "): value for name, value in {**settings, **asdict(options)}.items() if value},
+        }
+        work.write_file(output, job)
         return None
-    with owning(output.path):
-        output.check()  # another command may have written it since
-        with open_writer(output.path, predictor.kind.example) as writer:
-            for record in records:
-                writer.write(record)
-    return None
-
-
-def _find_items(
-    predictor: Pipeline[Any, Any], texts: Any, options: PredictOptions, report: ReadingReport
-) -> tuple[Iterable[Any], str | None]:
-    """What the model is asked, and the source that it is read from, where there is one."""
-    source = None
-    if isinstance(texts, str | Path):
-        source, words = (_find_source(texts) if isinstance(texts, str) else str(texts)), [str(texts)]
-    elif _is_table(predictor, texts, options):
-        return _take_rows(predictor, as_table(texts, f"{MEMORY}texts"), options), None
-    else:
-        words = list(texts) if isinstance(texts, Iterable) else [texts]
-        if not all(isinstance(word, str) for word in words):
-            return _take_objects(predictor, words, options), None
-    if predictor.kind.item_name == QUESTION_ITEM:
-        return find_questions(words, source, options.question, (options.column, options.second_column)), source
-    if source is not None:
-        return _read_items(predictor, source, options, report), source
-    _check_no_columns(options)
-    return _take_words(predictor, words), None
-
-
-def _is_table(predictor: Pipeline[Any, Any], texts: Any, options: PredictOptions) -> bool:
-    """A data frame, a dataset, or dictionaries that the kind of prediction does not take as they are."""
-    if hasattr(texts, "columns") or isinstance(getattr(texts, "features", None), Mapping):
-        return True
-    if not isinstance(texts, Sequence) or not texts or not all(isinstance(one, Mapping) for one in texts):
-        return False
-    is_taken = predictor.kind.item_name == QUESTION_ITEM or any("text_pair" in one for one in texts)
-    return not is_taken or options != PredictOptions()
-
-
-def _take_objects(predictor: Pipeline[Any, Any], inputs: list[Any], options: PredictOptions) -> list[Any]:
-    """Pairs of texts, or questions with their contexts."""
-    _check_no_columns(options)
-    if options.question is not None:
-        raise InputError("--question is asked about texts, and questions with contexts are given; leave it out")
-    return list(predictor.kind.as_items(inputs)[0])
-
-
-def _take_rows(predictor: Pipeline[Any, Any], table: Table, options: PredictOptions) -> list[Any]:
-    names = _name_columns(predictor, options)
-    for name, option in zip(names, ("column", "second-column"), strict=False):
-        if name not in table.columns:
-            raise InputError(
-                f"{table.path} has no column '{name}'; it has {', '.join(table.columns)}: name it with --{option}"
-            )
-    read = read_exact if predictor.kind.item_name == QUESTION_ITEM else read_text
-    rows = [tuple(read(record, name) for name in names) for record in table.records]
-    if options.question is not None:
-        return [(options.question, row[0]) for row in rows]
-    return [row if len(names) > 1 else row[0] for row in rows]
-
-
-def _name_columns(predictor: Pipeline[Any, Any], options: PredictOptions) -> tuple[str, ...]:
-    if predictor.kind.item_name == QUESTION_ITEM:
-        if options.question is not None:
-            return (options.column or CONTEXT_COLUMN,)
-        return (options.column or QUESTION_COLUMN, options.second_column or CONTEXT_COLUMN)
-    if predictor.kind.item_name == _PAIR_KIND or (predictor.kind.may_pair and options.second_column is not None):
-        return (options.column or _PAIR_COLUMNS[0], options.second_column or _PAIR_COLUMNS[1])
-    if options.second_column is not None:
-        raise InputError("--second-column is for pairs of texts (similarity, classify); leave it out")
-    return (options.column or _TEXT_COLUMN,)
-
-
-def _find_source(word: str) -> str | None:
-    """The word if it names texts rather than being one: `-`, what is there, or a name as files have."""
-    if not word.strip():
+    if write is not None:
+        work.hand_over(write)
         return None
-    if word in (STDIN, BUILTIN_CORPUS) or is_dataset(word) or _exists(word):
-        return word
-    is_name = len(word.split()) == 1 and file_format(Path(word)) is not None
-    return word if is_name else None
+    return work.collect()
 
 
-def _exists(word: str) -> bool:
-    try:
-        return Path(word).exists()
-    except (OSError, ValueError):  # too long for a name, or with characters that no name has: a text
-        return False
+class _Work:
+    """Rows on their way through a model."""
+
+    def __init__(
+        self, predictor: Pipeline[Any, Any], asked: AskedRows, report: ReadingReport, console: Console
+    ) -> None:
+        self._predictor, self._asked, self._report, self._console = predictor, asked, report, console
+        self._share: float | None = None
+        self._num_rows = self._num_gaps = 0
+
+    def collect(self) -> list[Any]:
+        answers = [answer for _, answer in self._answer()]
+        self._warn(self._num_gaps, self._num_rows, "None")
+        return answers
+
+    def hand_over(self, write: Callable[[dict[str, Any]], None]) -> None:
+        for row, answer in self._answer():
+            write(self._record(row, answer))
+        self._warn(self._num_gaps, self._num_rows, "null")
+
+    def write_file(self, output: _Output, job: Mapping[str, Any]) -> None:
+        kind, blank = self._predictor.kind, self._asked.blank
+        columns = AnswerColumns(blank.labels, {**kind.describe_input(blank.item), **kind.example})
+        with owning(output.path):
+            output.check()  # another command may have written it since
+            with keep_answers(
+                output.path,
+                columns,
+                job=lambda: {**job, "source": self._asked.fingerprint()},
+                can_repeat=self._asked.can_repeat,
+                overwrite=output.overwrite,
+                say=self._say,
+            ) as kept:
+                for row, answer in self._answer(kept):
+                    kept.write(self._record(row, answer), is_missing=answer is None)
+                num_rows, num_gaps = kept.finish()
+        self._warn(num_gaps, num_rows, "null")
+
+    def _record(self, row: AskedRow, answer: Any) -> dict[str, Any]:
+        return {**row.labels, **self._predictor.kind.record(row.item, answer)}
+
+    def _answer(self, kept: KeptAnswers | None = None) -> Iterator[tuple[AskedRow, Any]]:
+        """Rows with their answers, None where there is nothing to answer, after those that are kept."""
+        num_before = self._num_rows = 0 if kept is None else kept.num_records
+        if num_before:
+            self._say(f"going on after {num_before:,} answers that an earlier command kept")
+        rows = islice(self._asked.rows, num_before, None)
+        answers = self._answer_all(rows) if kept is None else self._answer_parts(rows, kept)
+        if self._asked.source is None:
+            return answers
+        noun = self._predictor.kind.item_name
+        return show_progress(answers, self._console, noun, self._read_progress, num_before)
+
+    def _answer_parts(self, rows: Iterator[AskedRow], kept: KeptAnswers) -> Iterator[tuple[AskedRow, Any]]:
+        """Each part is answered by itself, so that its answers do not depend on which one was the first."""
+        is_on_cpu = next(self._predictor.kind.module.parameters()).device.type == "cpu"
+        first = next(rows, None)
+        while first is not None:
+            part = chain([first], rows)
+            yield from self._answer_all(_take_part(part, *(_CPU_PART if is_on_cpu else _GPU_PART)))
+            first = next(rows, None)
+            if first is not None:
+                kept.keep()
+
+    def _answer_all(self, rows: Iterator[AskedRow]) -> Iterator[tuple[AskedRow, Any]]:
+        waiting: deque[AskedRow] = deque()
+
+        def ask() -> Iterator[Any]:
+            for row in rows:
+                waiting.append(row)
+                yield row.asked
+
+        must_answer = self._asked.must_answer
+        for _, answer in self._predictor.stream(ask(), must_answer=must_answer, num_before=self._num_rows):
+            row = waiting.popleft()
+            self._num_rows += 1
+            self._num_gaps += answer is None
+            self._share = row.share
+            yield row, answer
+
+    def _read_progress(self) -> Reading:
+        return Reading(self._predictor.num_tokens, self._share)
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _warn(self, num_gaps: int, num_rows: int, nothing: str) -> None:
+        sentences = self._report.warnings(self._asked.source)
+        if num_gaps:
+            name = "" if self._asked.source is None else f"{self._asked.source}: "
+            sentences.append(f"{name}{describe_gaps(self._predictor.kind, num_gaps, num_rows)} {nothing}")
+        for sentence in sentences:
+            warnings.warn(sentence, InputWarning, stacklevel=4)
 
 
-def _take_words(predictor: Pipeline[Any, Any], words: Sequence[str]) -> list[Any]:
-    for word in words:
-        refuse_half_characters(word, "the text")
-    if predictor.kind.item_name != _PAIR_KIND:
-        return list(words)
-    if len(words) != _PAIR_SIZE:
-        raise InputError(f"{len(words)} texts are given; expected two to compare, or a file of pairs")
-    return [(words[0], words[1])]
+def _take_part(rows: Iterator[AskedRow], max_rows: int, max_chars: int) -> Iterator[AskedRow]:
+    num_rows = num_chars = 0
+    while num_rows < max_rows and num_chars < max_chars:
+        row = next(rows, None)
+        if row is None:
+            return
+        num_rows += 1
+        num_chars += sum(map(len, row.asked)) if isinstance(row.asked, tuple) else len(row.asked)
+        yield row
 
 
-def _read_items(
-    predictor: Pipeline[Any, Any], source: str, options: PredictOptions, report: ReadingReport
-) -> Iterator[Any]:
-    is_pairs = predictor.kind.item_name == _PAIR_KIND or (predictor.kind.may_pair and options.second_column is not None)
-    if source == STDIN:
-        if is_pairs:
-            raise InputError("pairs are not read from standard input; give a .jsonl, .csv, .tsv or .parquet file")
-        _check_no_columns(options)
-        return _read_stdin(report)
-    if is_pairs:
-        first, second = options.column or _PAIR_COLUMNS[0], options.second_column or _PAIR_COLUMNS[1]
-        return (tuple(pair) for pair in read_pairs({"path": source, "column": first, "second_column": second}, report))
-    if options.second_column is not None:
-        raise InputError("--second-column is for pairs of texts (similarity, classify); leave it out")
-    return read_source({"path": source, "column": options.column}, report)
+def _describe_model(model: GivenModel) -> str:
+    """A model that is named by its files; one in memory by its weights."""
+    if isinstance(model, nn.Module):
+        return name_module(model)
+    folder = resolve_folder(model)
+    return f"{folder.resolve()} {describe_files(sorted(file for file in folder.rglob('*') if file.is_file()))}"
 
 
-def _read_stdin(report: ReadingReport) -> Iterator[str]:
-    lines = text_lines(ByteStream(Path("standard input"), sys.stdin.buffer), report)
-    first = next(lines, None)
-    if first is None:
-        raise InputError("standard input holds no text; expected one text per line")
-    return chain([first], lines)
-
-
-def _check_no_columns(options: PredictOptions) -> None:
-    if options.column is not None or options.second_column is not None:
-        raise InputError("--column and --second-column are for files of records; leave them out")
-
-
-def _warn_of_gaps(report: ReadingReport, source: str | None) -> None:
-    """Whatever has no answer moves the answers after it up."""
-    sentences = report.warnings(source)
-    if report.num_blank:
-        sentences.append(f"{source}: {report.num_blank:,} lines or records without text have no answer")
-    for sentence in sentences:
-        warnings.warn(sentence, InputWarning, stacklevel=2)
-
-
-_STDIN_NAME = "standard input"
-
-
-def find_questions(
-    words: Sequence[str], source: str | None, question: str | None, columns: Sequence[str | None]
-) -> Iterator[tuple[str, str]]:
-    """Questions with their contexts: a file of both, or a `question` about texts, each of them one context.
-
-    `source` is the one word that names something to read, "-" for standard input; a text file is one context, too.
-    `columns` name the question and the context, or with a `question` the context alone.
-    """
-    name = source or next((word for word in words if len(words) == 1 and _is_squad_name(word)), None)
-    if name is not None and _has_records(name):
-        named = (None, columns[0]) if question is not None else columns
-        if question is not None and columns[1] is not None:
-            raise InputError(
-                "--second-column names the contexts beside --column for questions; with --question use"
-                " --column for the contexts"
-            )
-        chosen = (named[0] or QUESTION_COLUMN, named[1] or CONTEXT_COLUMN)
-        return read_question_pairs(name, question, chosen)
-    if any(columns):
-        raise InputError("--column and --second-column are for files of records; leave them out")
-    if question is None:
-        raise InputError("there is no question; give --question beside texts, or a file with questions and contexts")
-    texts = list(words) if name is None else [_read_whole(name)]
-    return ((question, text) for text in texts)
-
-
-def _is_squad_name(word: str) -> bool:
-    return len(word.split()) == 1 and is_squad_file(Path(word))
-
-
-def _has_records(name: str) -> bool:
-    if is_dataset(name) or Path(name).is_dir():
-        raise InputError(
-            f"questions are not read from {name}; give a .json (SQuAD), .jsonl, .csv, .tsv or .parquet file"
-        )
-    path = Path(name)
-    return is_squad_file(path) or file_format(path) in ("jsonl", "csv", "tsv", "parquet")
-
-
-def _read_whole(name: str) -> str:
-    """A text file or standard input as one text, every character in its place."""
-    if name == "-":
-        return _decode(ByteStream(Path(_STDIN_NAME), sys.stdin.buffer))
-    with open_stream(Path(name)) as stream:
-        return _decode(stream)
-
-
-def _decode(stream: ByteStream) -> str:
-    stream.check_text()
-    try:
-        return b"".join(iter(stream.read, b"")).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{stream.path} is not valid UTF-8 at byte {error.start:,}; convert it to UTF-8") from error
+def _hash_text(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).hexdigest()

@@ -142,6 +142,7 @@ def decode_lines(stream: ByteStream, report: ReadingReport, *, cut_long_lines: b
     """(number, line) for every line of UTF-8 text; invalid bytes become U+FFFD and their lines are counted."""
     stream.check_text()
     for number, raw in split_lines(stream, cut_long_lines=cut_long_lines):
+        stream.num_taken += len(raw) + 1
         try:
             yield number, raw.decode("utf-8")
         except UnicodeDecodeError:

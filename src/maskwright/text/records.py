@@ -6,7 +6,7 @@ import csv
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -47,6 +47,10 @@ class RecordTally:
         if self.num_bad >= _EARLY_STOP:
             self.check()
 
+    def describe_no_text(self) -> InputError:
+        broken = f" but {self.num_bad} broken records, first {self.report.bad_records[0]}" if self.num_bad else ""
+        return InputError(f"{self.name} is empty: it holds no text{broken}; expected at least one document")
+
     def check(self) -> None:
         if self.num_seen >= _MIN_RECORDS and self.num_bad > self.max_bad_share * self.num_seen:
             raise InputError(
@@ -58,29 +62,58 @@ class RecordTally:
 
 def jsonl_texts(stream: ByteStream, columns: Columns, tally: RecordTally) -> Iterator[Texts]:
     """The texts of a JSON object per line; the first object decides whether the columns are there."""
+    for number, line, record in jsonl_records(stream, columns, tally):
+        texts = None if record is None else take_texts(record, columns, stream.path, number, tally)
+        if texts is not None:
+            yield replace_surrogates(texts, f"{stream.path}:{number}", tally.report) if "\\u" in line else texts
+
+
+def jsonl_records(
+    stream: ByteStream, columns: Columns, tally: RecordTally
+) -> Iterator[tuple[int, str, dict[str, Any] | None]]:
+    """(number, line, object) of every line that is not blank; None, and counted, for one that is broken."""
     is_first = True
     for number, line in decode_lines(stream, tally.report, cut_long_lines=False):
         if not line or line.isspace():
             continue
         tally.num_seen += 1
+        record = None
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             tally.skip(f"{stream.path}:{number}", f"is not JSON ({' '.join(str(error).split())})")
-            continue
-        if not isinstance(record, dict):
-            tally.skip(f"{stream.path}:{number}", f"holds a {type(record).__name__}, not an object")
-            continue
-        if is_first:
-            check_columns(columns, record, stream.path)
-            is_first = False
-        texts = take_texts(record, columns, stream.path, number, tally)
-        if texts is not None:
-            yield replace_surrogates(texts, f"{stream.path}:{number}", tally.report) if "\\u" in line else texts
+        else:
+            if not isinstance(record, dict):
+                tally.skip(f"{stream.path}:{number}", f"holds a {type(record).__name__}, not an object")
+                record = None
+            elif is_first:
+                check_columns(columns, record, stream.path)
+                is_first = False
+        yield number, line, record
 
 
 def csv_texts(stream: ByteStream, columns: Columns, tally: RecordTally, *, delimiter: str) -> Iterator[Texts]:
-    """The texts of a table with a header; tab-separated fields are never quoted, as IANA defines the format."""
+    """The texts of a table with a header."""
+    rows = csv_rows(stream, columns, tally, delimiter=delimiter)
+    places: list[int] | None = None
+    for number, row in rows:
+        if row is None:
+            continue
+        if places is None:
+            places = [row.index(column) for column in columns]
+            continue
+        texts = strip_texts([row[place] for place in places], columns, stream.path, number, tally)
+        if texts is not None:
+            yield texts
+
+
+def csv_rows(
+    stream: ByteStream, columns: Columns, tally: RecordTally, *, delimiter: str
+) -> Iterator[tuple[int, list[str] | None]]:
+    """(number, fields) of the header and then of every row that is not blank; None, and counted, for a broken one.
+
+    Tab-separated fields are never quoted, as IANA defines the format.
+    """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
     lines = (f"{line}\n" for _, line in decode_lines(stream, tally.report, cut_long_lines=False))
     rows = (
@@ -91,21 +124,21 @@ def csv_texts(stream: ByteStream, columns: Columns, tally: RecordTally, *, delim
     header: list[str] = []
     for number, row in _numbered_rows(rows, stream.path, tally):
         if not header:
-            header = [name.strip() for name in row]
-            check_columns(columns, header, stream.path)
-            places = [header.index(column) for column in columns]
+            if row is not None:
+                header = [name.strip() for name in row]
+                check_columns(columns, header, stream.path)
+                yield number, header
             continue
-        tally.num_seen += 1
-        if len(row) != len(header):
-            tally.skip(f"{stream.path}:{number}", f"has {len(row)} fields, not {len(header)}")
-            continue
-        texts = strip_texts([row[place] for place in places], columns, stream.path, number, tally)
-        if texts is not None:
-            yield texts
+        if row is not None:
+            tally.num_seen += 1
+            if len(row) != len(header):
+                tally.skip(f"{stream.path}:{number}", f"has {len(row)} fields, not {len(header)}")
+                row = None
+        yield number, row
 
 
-def _numbered_rows(rows: Any, path: Path, tally: RecordTally) -> Iterator[tuple[int, list[str]]]:
-    """Non-blank rows with the number of their first line."""
+def _numbered_rows(rows: Any, path: Path, tally: RecordTally) -> Iterator[tuple[int, list[str] | None]]:
+    """Non-blank rows with the number of their first line; None, and counted, for what is no row."""
     while True:
         number = rows.line_num + 1
         try:
@@ -117,27 +150,40 @@ def _numbered_rows(rows: Any, path: Path, tally: RecordTally) -> Iterator[tuple[
                 raise InputError(f"{path}:{number} opens a quote that is never closed; close or double it") from error
             tally.num_seen += 1
             tally.skip(f"{path}:{number}", f"is not a row ({error})")
+            yield number, None
             continue
         if row:
             yield number, row
 
 
 def parquet_texts(path: Path, columns: Columns, tally: RecordTally) -> Iterator[Texts]:
-    """The texts of string columns, batch by batch; a compressed file is first unpacked into a temporary one."""
+    """The texts of string columns, batch by batch."""
+    number = 0
+    for batch, _ in parquet_batches(path, columns, tally):
+        for values in zip(*(list_strings(batch[column], path, tally.report) for column in columns), strict=True):
+            number += 1
+            texts = strip_texts(values, columns, path, number, tally)
+            if texts is not None:
+                yield texts
+
+
+def parquet_batches(
+    path: Path, columns: Columns, tally: RecordTally, others: Collection[str] | None = ()
+) -> Iterator[tuple[Any, int]]:
+    """Batches of string columns, and of `others` that are there (None: all), with the number of rows in the file.
+
+    A compressed file is first unpacked into a temporary one.
+    """
     import pyarrow
 
-    number = num_bytes = 0
+    num_bytes = 0
     with _seekable(path) as file:
         try:
-            for batch in _parquet_batches(file, columns, path):
+            for batch, num_rows in _read_batches(file, columns, others, path):
                 num_bytes += batch.nbytes
                 check_expansion(path, os.fstat(file.fileno()).st_size, num_bytes)
-                for values in zip(*(_strings(batch[column], path, tally.report) for column in columns), strict=True):
-                    number += 1
-                    tally.num_seen += 1
-                    texts = strip_texts(values, columns, path, number, tally)
-                    if texts is not None:
-                        yield texts
+                tally.num_seen += len(batch)
+                yield batch, num_rows
         except (pyarrow.ArrowException, OSError) as error:
             raise InputError(
                 f"{path} is damaged or no Parquet file: {' '.join(str(error).split())}; write or fetch it again"
@@ -157,7 +203,9 @@ def _seekable(path: Path) -> IO[bytes]:
     return unpacked
 
 
-def _parquet_batches(file: IO[bytes], columns: Columns, path: Path) -> Iterator[Any]:
+def _read_batches(
+    file: IO[bytes], columns: Columns, others: Collection[str] | None, path: Path
+) -> Iterator[tuple[Any, int]]:
     import pyarrow
     from pyarrow import parquet
 
@@ -173,10 +221,12 @@ def _parquet_batches(file: IO[bytes], columns: Columns, path: Path) -> Iterator[
         1, table.metadata.num_rows
     )
     num_rows = min(_BATCH_ROWS, max(1, _BATCH_BYTES // max(1, mean_bytes)))
-    yield from table.iter_batches(batch_size=num_rows, columns=list(columns), use_threads=False)
+    names = [*columns, *(name for name in table.schema_arrow.names if others is None or name in others)]
+    for batch in table.iter_batches(batch_size=num_rows, columns=list(dict.fromkeys(names)), use_threads=False):
+        yield batch, table.metadata.num_rows
 
 
-def _strings(values: Any, path: Path, report: ReadingReport) -> list[str | None]:
+def list_strings(values: Any, path: Path, report: ReadingReport) -> list[str | None]:
     import pyarrow
 
     try:
@@ -237,6 +287,13 @@ def replace_surrogates(texts: Texts, where: str, report: ReadingReport) -> Texts
         report.note_invalid(where)
         return tuple(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts)
     return texts
+
+
+def describe_no_columns(path: Path | str, second_column: str) -> InputError:
+    return InputError(
+        f"{path} has no columns, so no second_column '{second_column}'; give pairs as .jsonl, .csv, .tsv, .parquet or a"
+        " dataset"
+    )
 
 
 def check_columns(columns: Columns, found: Iterable[str], path: Path | str) -> None:

@@ -23,7 +23,7 @@ from maskwright.text.corpus import ReadingReport, text_lines, text_paragraphs
 from maskwright.text.files import file_format, find_files, hash_file, open_stream
 from maskwright.text.huggingface import dataset_texts, hub_version, is_dataset, row_texts, saved_folder
 from maskwright.text.quality import TextPair
-from maskwright.text.records import RecordTally, Texts, csv_texts, jsonl_texts, parquet_texts
+from maskwright.text.records import RecordTally, Texts, csv_texts, describe_no_columns, jsonl_texts, parquet_texts
 
 
 def read_sources(sources: SourceLike | Sequence[SourceLike], report: ReadingReport | None = None) -> Iterator[str]:
@@ -104,8 +104,7 @@ def _watch(records: Iterator[Texts], tally: RecordTally) -> Iterator[Texts]:
                 yield (document,)
     tally.check()
     if is_blank:
-        broken = f" but {tally.num_bad} broken records, first {tally.report.bad_records[0]}" if tally.num_bad else ""
-        raise InputError(f"{tally.name} is empty: it holds no text{broken}; expected at least one document")
+        raise tally.describe_no_text()
 
 
 def names_source(text: str) -> bool:
@@ -182,10 +181,7 @@ def _file_documents(path: Path, config: SourceConfig, tally: RecordTally) -> Ite
 
 def _check_single(path: Path | str, config: SourceConfig) -> None:
     if config.second_column is not None:
-        raise InputError(
-            f"{path} has no columns, so no second_column '{config.second_column}'; give pairs as .jsonl, .csv, .tsv,"
-            " .parquet or a dataset"
-        )
+        raise describe_no_columns(path, config.second_column)
 
 
 _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "pydoc_data"}

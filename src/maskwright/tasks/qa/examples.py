@@ -179,16 +179,6 @@ def read_question_records(source: str | Path | Table) -> Iterator[Record]:
     return iter(read_table(path).records)
 
 
-def read_question_pairs(path: str | Path, question: str | None, columns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each question with its context, by their columns; a given `question` is used for every context.
-
-    Whitespace is kept, so that offsets in a context are those of the file.
-    """
-    for record in read_question_records(path):
-        texts = [read_text(record, column) for column in (columns[1:] if question is not None else columns)]
-        yield (question, texts[0]) if question is not None else (texts[0], texts[1])
-
-
 def read_text(record: Record, column: str) -> str:
     """A text unchanged, with its whitespace, since answers are offsets in it."""
     text = record.values.get(column)
