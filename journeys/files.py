@@ -23,8 +23,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from maskwright.text.builtin import read_python_documentation
 from maskwright.text.sentences import split_sentences
+from maskwright.text.sources import read_python_documentation
 from maskwright.text.tokenizer.train import train_tokenizer
 
 REPOSITORY = Path(__file__).resolve().parents[1]

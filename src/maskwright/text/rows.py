@@ -13,7 +13,6 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig
-from maskwright.text.builtin import read_python_documentation
 from maskwright.text.corpus import ReadingReport, decode_lines
 from maskwright.text.files import ByteStream, file_format, find_files, open_stream
 from maskwright.text.huggingface import dataset_records, is_dataset
@@ -27,6 +26,7 @@ from maskwright.text.records import (
     list_strings,
     parquet_batches,
 )
+from maskwright.text.sources import read_python_documentation
 
 Values = Mapping[str, Any]
 
