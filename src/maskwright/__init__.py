@@ -90,6 +90,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.sections.training import ScheduleConfig as ScheduleConfig
     from maskwright.sections.training import TrainingConfig as TrainingConfig
     from maskwright.serving.serve import serve as serve
+    from maskwright.serving.watch import board as board
     from maskwright.tasks.config import TaskConfig as TaskConfig
     from maskwright.tasks.model import TaskModel as TaskModel
     from maskwright.tasks.nlp_heads import NLPHead as NLPHead
@@ -187,6 +188,7 @@ _HOMES = {
     "XLMRoBERTa": "maskwright.models.roberta",
     "adapt": "maskwright.runs.commands",
     "advise_tokenizer": "maskwright.runs.commands",
+    "board": "maskwright.serving.watch",
     "calculate_perplexity": "maskwright.evaluation.likelihood",
     "choose_model": "maskwright.catalogue.choose",
     "create_mlm_dataset": "maskwright.runs.create",

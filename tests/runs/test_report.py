@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -63,3 +65,31 @@ def test_without_matplotlib_the_report_has_no_picture_and_says_why(
     assert not run.curves_file.exists()
     assert "<img" not in run.report_file.read_text()
     assert "3.250" in run.report_file.read_text()
+
+
+def test_curves_are_drawn_without_a_library_and_keep_their_extremes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    run = RunFolder(tmp_path)
+    lines = [{"step": step, "loss": 5.0 - step / 10_000, "lr": 1e-3} for step in range(1, 20_001)]
+    lines[7_000]["loss"] = 250.0
+    lines += [{"step": 20_000, "val_loss": 3.5, "val_accuracy": None}]
+    run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_report(run, build_config({}), FIGURES, None)
+    text = run.report_file.read_text()
+    figures = re.findall(r"<figcaption>(.*?) <span", text)
+    assert figures == ["Loss", "Learning rate"]
+    assert len(text) < 200_000
+    (line,) = re.findall(r'class="curve stroke-0" d="M([^"]*)"', text.split("Learning rate")[0])
+    heights = [float(place.split()[1]) for place in line.split("L")]
+    assert min(heights) < max(heights) - 150  # the one high value reaches the top of the picture
+    assert 'class="dot fill-1"' in text
+    assert "3.5" in text
+
+
+def test_a_run_without_figures_has_a_report_without_curves(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.metrics_file.write_text('{"step": 1, "loss": null}\n{"step": 2, "epoch": 1}\n')
+    write_report(run, build_config({}), FIGURES, None)
+    assert "<svg" not in run.report_file.read_text()

@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 
 from maskwright.serving.app import build_app
+from maskwright.serving.board import add_board
 from maskwright.serving.hub import ModelHub
 from maskwright.serving.metrics import ServerMeter
 from maskwright.serving.server import name_url, open_socket, run_server
@@ -46,9 +47,12 @@ class Running:
 
 @contextmanager
 def running(
-    sources: list[Path], prepare: Callable[[ModelHub], None] = lambda hub: None, **settings: Any
+    sources: list[Path],
+    prepare: Callable[[ModelHub], None] = lambda hub: None,
+    board: Path | None = None,
+    **settings: Any,
 ) -> Iterator[Running]:
-    """A server with these models, loaded; `prepare` may change them before the first request."""
+    """A server with these models, loaded; `prepare` may change them before the first request. `board` is for runs."""
     chosen = ServeSettings(port=0, **settings)
     listener = open_socket(chosen.host, chosen.port, chosen.read_timeout_s)
     threads, meter = ThreadPoolExecutor(2), ServerMeter()
@@ -63,7 +67,10 @@ def running(
         stops.append(stop)
         begun.set()
 
-    thread = threading.Thread(target=run_server, args=(build_app(state), state, listener, load))
+    app = build_app(state)
+    if board is not None:
+        add_board(app, board)
+    thread = threading.Thread(target=run_server, args=(app, state, listener, load))
     thread.start()
     try:
         assert begun.wait(PATIENCE_S)

@@ -32,6 +32,6 @@ def board(
 
         maskwright board runs/ --port 8080
     """
-    from maskwright.serving.board import board as run
+    from maskwright.serving.watch import board as run
 
     run(runs, host=host, port=port, api_key=api_key)

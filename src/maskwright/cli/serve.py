@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -42,6 +43,7 @@ def serve(
     read_timeout_s: Annotated[
         float, typer.Option(help="Longest time for a client to send a request, or to read, in seconds.")
     ] = 15.0,
+    board: Annotated[Path | None, typer.Option(metavar="RUNS", help="Folder whose runs are shown at /board.")] = None,
 ) -> None:
     """Answer over HTTP with one or several models, each with every kind it can do.
 

@@ -175,5 +175,5 @@ def _sample_html(number: int, sample: PredictionSample) -> str:
 def _piece_html(piece: str, role: str) -> str:
     word = html.escape(piece.lstrip())
     if role != "plain":
-        word = f'<b style="color:{_COLOURS[role]}">{word}</b>'
+        word = f'<b class="{role}" style="color:{_COLOURS[role]}">{word}</b>'
     return " " * (len(piece) - len(piece.lstrip())) + word

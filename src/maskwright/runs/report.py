@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import yaml
 
 from maskwright.config import Config
 from maskwright.inference.visualize import PredictionView
+from maskwright.runs.curves import draw_curves, read_look
 from maskwright.runs.folder import RunFolder
 from maskwright.storage import naming, write_text
 
@@ -33,13 +33,15 @@ _PANELS = (
     ("Tokens per second", {"tokens_per_s": "tokens/s"}),
 )
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2rem }
-table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; padding: .25rem .8rem .25rem 0; vertical-align: top }
-th { font-weight: 600; white-space: nowrap; width: 1% } tr { border-bottom: 1px solid #e4e4e4 }
-caption { text-align: left; color: #666; padding-top: 1rem } img { max-width: 100% }
-pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 13px }
+table { width: 100% } th, td { text-align: left; padding: .25rem .8rem .25rem 0; vertical-align: top }
+th { white-space: nowrap; width: 1% } tr { border-bottom: 1px solid var(--line) }
+caption { text-align: left; color: var(--soft); padding-top: 1rem }
+img { max-width: 100%; background: #fff; border-radius: 8px }
+pre { background: var(--sunken); border-radius: 8px; padding: 1rem; overflow-x: auto }
+b.right { color: var(--good) !important } b.wrong { color: var(--bad) !important }
+b.masked { color: var(--soft) !important }
 """
 
 
@@ -79,22 +81,34 @@ def plot_curves(metrics: list[dict[str, float]], unigram_loss: float | None, pat
 
 
 def _build_html(run: RunFolder, config: Config, figures: dict[str, Any], predictions: PredictionView | None) -> str:
-    name = html.escape(config.run.name)
-    picture = ""
-    if run.curves_file.is_file():
-        encoded = base64.b64encode(run.curves_file.read_bytes()).decode()
-        picture = f'<h2>Curves</h2><img alt="training curves" src="data:image/png;base64,{encoded}">'
     labelled = {"diverged": html.escape(figures["trouble"])} if "trouble" in figures else {}
     labelled |= format_figures(figures)
     rows = "".join(f"<tr><th>{label}</th><td>{value}</td></tr>" for label, value in labelled.items())
     shown = "" if predictions is None else f"<h2>Held-out predictions</h2>{predictions._repr_html_()}"
-    settings = html.escape(yaml.safe_dump(config.model_dump(by_alias=True, exclude_none=True), sort_keys=False))
+    settings = yaml.safe_dump(config.model_dump(by_alias=True, exclude_none=True), sort_keys=False)
+    curves = build_curves_html(run.read_metrics(), figures.get("unigram_loss"))
+    return build_page(
+        config.run.name,
+        f"<h2>Figures</h2><table>{rows}</table>{curves}{shown}"
+        f"<h2>Configuration</h2><pre>{html.escape(settings)}</pre>",
+    )
+
+
+def build_curves_html(metrics: list[dict[str, float]], unigram_loss: float | None = None) -> str:
+    """Those of curves.png as SVG, which needs no library."""
+    baselines = {} if unigram_loss is None else {"Loss": unigram_loss}
+    curves = draw_curves(metrics, _PANELS, baselines)
+    return f"<h2>Curves</h2>{curves}" if curves else ""
+
+
+def build_page(title: str, body: str) -> str:
+    """A self-contained report in the look of the board; `body` is HTML."""
+    name = html.escape(title)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{name}</title><style>{_STYLE}</style></head>"
-        f"<body><h1>{name}</h1><h2>Figures</h2><table>{rows}</table>{picture}"
-        f"{shown}"
-        f"<h2>Configuration</h2><pre>{settings}</pre></body></html>\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{name}</title><style>{read_look()}{_STYLE}</style></head>"
+        f"<body><h1>{name}</h1>{body}</body></html>\n"
     )
 
 

@@ -19,22 +19,24 @@ class ThinnedCurve:
 
     def __init__(self) -> None:
         self._stretches: Floats = np.empty((0, 3, 2))
-        self._waiting: Floats = np.empty((0, 3, 2))
+        self._waiting: Floats = np.empty((0, 2))
         """Points behind the last whole stretch."""
         self._size = 1
 
     def add(self, xs: Floats, ys: Floats) -> None:
-        points = np.stack([xs, ys], axis=-1)[:, None, :].repeat(3, axis=1)
-        waiting = np.concatenate([self._waiting, points])
+        waiting = np.concatenate([self._waiting, np.stack([xs, ys], axis=-1)])
         num_whole = len(waiting) // self._size * self._size
-        self._stretches = np.concatenate([self._stretches, _join(waiting[:num_whole], self._size)])
-        self._waiting = waiting[num_whole:]
+        self._waiting = waiting[num_whole:].copy()
+        if num_whole:
+            self._stretches = np.concatenate([self._stretches, _cut(waiting[:num_whole], self._size)])
         while len(self._stretches) >= 2 * MOST_STRETCHES:
             self._stretches, self._size = _join(self._stretches, 2), 2 * self._size
 
     def list_points(self, most: int, after: float | None = None) -> Floats:
         """About `most` points (P, 2) at the most; only what came after `after`, with the stretch around it."""
-        stretches = np.concatenate([self._stretches, _join(self._waiting, max(1, len(self._waiting)))])
+        stretches = self._stretches
+        if len(self._waiting):
+            stretches = np.concatenate([stretches, _cut(self._waiting, len(self._waiting))])
         if after is not None:
             stretches = stretches[stretches[:, _LAST, 0] > after]
         if len(stretches) == 0:
@@ -57,6 +59,13 @@ def thin_points(points: Floats, most: int) -> Floats:
     curve = ThinnedCurve()
     curve.add(points[:, 0], points[:, 1])
     return curve.list_points(most)
+
+
+def _cut(points: Floats, size: int) -> Floats:
+    """Points (P, 2) to stretches of so many."""
+    groups = points.reshape(-1, size, 2)
+    each, ys = np.arange(len(groups)), groups[:, :, 1]
+    return np.stack([groups[each, ys.argmin(axis=1)], groups[each, ys.argmax(axis=1)], groups[:, -1]], axis=1)
 
 
 def _join(stretches: Floats, size: int) -> Floats:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any
@@ -22,10 +19,6 @@ from maskwright.serving.metrics_tail import MetricsTail
 from maskwright.serving.page import read_page_file
 from maskwright.serving.refusals import Refusal
 from maskwright.serving.run_index import SORTED_BY, FoundRun, RunIndex
-from maskwright.serving.serve import check_packages
-from maskwright.serving.settings import ServeSettings
-from maskwright.suggestions import checks_arguments
-from maskwright.terminal import echo
 
 _FIRST_READ_S = 0.25
 """How long a request waits for a file that is read for the first time; the rest is read after it."""
@@ -33,39 +26,6 @@ _MOST_TAILS = 32
 _MOST_ROWS, _MOST_POINTS, _MOST_COMPARED = 1_000, 20_000, 20
 _OWN_SETTINGS = {"run.name", "run.out"}
 """In which all runs differ."""
-
-
-@checks_arguments
-def board(
-    runs: str | Path = "runs",
-    *,
-    host: str = ServeSettings.host,
-    port: int = ServeSettings.port,
-    api_key: str | None = None,
-    say: Callable[[str], None] = echo,
-) -> None:
-    """Show the runs of a folder in a browser until SIGTERM or Ctrl-C: their curves as they grow, settings, predictions.
-
-    Only files are read, so runs that train are not disturbed, and runs of other machines on a shared disk are shown as
-    well. The key may stand in the environment as MASKWRIGHT_API_KEY.
-    """
-    check_packages()
-    from maskwright.serving.app import build_app
-    from maskwright.serving.hub import ModelHub
-    from maskwright.serving.metrics import ServerMeter
-    from maskwright.serving.server import name_url, open_socket, run_server
-    from maskwright.serving.state import ServerState
-
-    api_key = os.environ.get("MASKWRIGHT_API_KEY") if api_key is None else api_key
-    settings = ServeSettings(host=host, port=port, api_key=api_key)
-    meter = ServerMeter()
-    with ThreadPoolExecutor(1) as threads:
-        state = ServerState(ModelHub([], settings, threads, meter), settings, meter)
-        app = build_app(state)
-        add_board(app, Path(runs))
-        with closing(open_socket(host, port, settings.read_timeout_s)) as listener:
-            say(f"{name_url(listener, host)}/board shows the runs of {runs}")
-            run_server(app, state, listener)
 
 
 def add_board(app: FastAPI, runs_folder: Path) -> None:
@@ -111,8 +71,7 @@ class Board:
         known = [row for row in rows if row[sort] is not None]
         known.sort(key=lambda row: row[sort], reverse=descending)
         ordered = [*known, *(row for row in rows if row[sort] is None)]
-        shown = [row | self._find_length(row["name"]) for row in ordered[offset : offset + limit]]
-        return _answer(shown, {"X-Total": str(len(rows))})
+        return _answer(ordered[offset : offset + limit], {"X-Total": str(len(rows))})
 
     def _find(self, name: str) -> FoundRun:
         run = self.index.find(name)
@@ -121,11 +80,6 @@ class Board:
                 404, f"there is no run '{name:.80}' in the folder of this board; /api/runs lists what there is"
             )
         return run
-
-    def _find_length(self, name: str) -> dict[str, Any]:
-        run = self.index.find(name)
-        training = {} if run is None else self.index.read_settings(run).get("training")
-        return {"max_steps": training.get("max_steps") if isinstance(training, dict) else None}
 
     def compare(self, names: Annotated[list[str], Query()]) -> Response:
         """The settings in which runs differ: by key, the value of each; runs are given by commas or one by one."""
@@ -144,7 +98,6 @@ class Board:
         return _answer(
             {
                 **run.describe(),
-                **self._find_length(name),
                 "settings": flatten(self.index.read_settings(run)),
                 "final": run.final,
                 "last": run.last,

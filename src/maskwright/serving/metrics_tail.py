@@ -26,6 +26,8 @@ _FINGERPRINT_BYTES = 256
 _SAMPLED_FROM_BYTES = 2**26
 """From so many unread bytes on, a first look takes samples from all over the file."""
 _NUM_SAMPLES, _SAMPLE_BYTES = 256, 2**15
+_LAST_BYTES, _NUM_LAST_LINES = 2**16, 6
+_HELD_OUT_KEY = b'"val_loss"'
 _POINT, _MARKS = "step", {"step", "epoch_end"}
 """What says where a figure belongs, and is none."""
 
@@ -148,17 +150,25 @@ class MetricsTail:
             self.curves.add_lines(lines)
 
 
-def read_last_values(path: Path, num_bytes: int = 2**14) -> dict[str, float]:
-    """The newest value of every key in the last lines of a metrics file; nothing where it cannot be read."""
+def read_last_values(path: Path) -> dict[str, float]:
+    """The newest value of every key in the last lines of a metrics file; nothing where it cannot be read.
+
+    Evaluations are rarer than log lines, so the newest one is looked for a little farther back.
+    """
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - num_bytes))
-            lines = file.read(num_bytes).split(b"\n")[:-1]
+            file.seek(max(0, size - _LAST_BYTES))
+            lines = file.read(_LAST_BYTES).split(b"\n")[:-1]
     except OSError:
         return {}
+    if size > _LAST_BYTES:
+        lines = lines[1:]
+    shown = lines[-_NUM_LAST_LINES:]
+    earlier = reversed(lines[: len(lines) - len(shown)])
+    evaluation = next((line for line in earlier if _HELD_OUT_KEY in line), None)
     values: dict[str, float] = {}
-    for line in lines if size <= num_bytes else lines[1:]:
+    for line in shown if evaluation is None else [evaluation, *shown]:
         parsed = parse_metrics_line(line.decode("utf-8", errors="replace")) or {}
         values |= {key: value for key, value in parsed.items() if value is not None and math.isfinite(value)}
     return values

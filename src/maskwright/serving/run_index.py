@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,11 @@ class FoundRun:
     state: str = "unknown"
     updated: float = 0.0
 
+    @cached_property
+    def metrics_path(self) -> str:
+        """As text: with thousands of runs, paths take most of the time."""
+        return str(self.folder.metrics_file)
+
     @property
     def kind(self) -> str:
         if TASK_FILE in self.files:
@@ -69,6 +75,12 @@ class FoundRun:
             return None
         return max(0.0, elapsed_s * (1.0 - progress) / progress)
 
+    @property
+    def max_steps(self) -> int | None:
+        """At which step the run ends, as far as it can be told from its progress; a budget of time makes it a guess."""
+        step, progress = self.last.get("step"), self.last.get("progress")
+        return round(step / progress) if step and progress else None
+
     def describe(self) -> dict[str, Any]:
         last, final = self.last, self.final or {}
         accuracies = ("accuracy", "pearson", "exact", "val_mlm_accuracy", "val_clm_accuracy", "val_accuracy")
@@ -78,6 +90,7 @@ class FoundRun:
             "state": self.state,
             "kind": self.kind,
             "step": last.get("step", final.get("steps")),
+            "max_steps": self.max_steps,
             "progress": last.get("progress"),
             "loss": last.get("loss", final.get("train_loss")),
             "val_loss": final.get("loss", last.get("val_loss")),
@@ -113,6 +126,15 @@ class RunIndex:
             return list(self._runs.values())
 
     def find(self, name: str) -> FoundRun | None:
+        """One that was seen is looked at alone."""
+        with self._lock:
+            known = self._runs.get(name)
+            if known is not None:
+                self._owned = {}
+                found = next(self._look_at(known.folder.path, name, _MOST_DEEP, []), None)
+                if found is not None:
+                    self._runs[name] = found
+                    return found
         self.list_runs()
         return self._runs.get(name)
 
@@ -131,35 +153,37 @@ class RunIndex:
         folders = [(self.folder, "", 0)]
         while folders:
             folder, name, depth = folders.pop()
-            known = self._runs.get(name or folder.name)
-            try:
-                stamp = _stamp(folder.stat(follow_symlinks=False))
-                if known is not None and known.folder.path == folder and known.stamp == stamp:
-                    yield self._update(known)
-                    continue
-                with os.scandir(folder) as entries:
-                    found = list(entries)
-            except OSError:  # removed meanwhile, or not ours to read
-                continue
-            files = frozenset(entry.name for entry in found if entry.is_file(follow_symlinks=False))
-            if "config.yaml" in files and files & _BEGUN_FILES:
-                started = _find_mtime(folder / "config.yaml", stamp)
-                is_settled = time.time_ns() - stamp[0] > _SETTLED_NS
-                run = FoundRun(
-                    name or folder.name, RunFolder(folder), stamp if is_settled else _UNSETTLED, files, started
-                )
-                if "final.json" in files:
-                    run = replace(run, final=_read_final(run.folder.final_file))
-                yield self._update(run)
-            elif depth < _MOST_DEEP:
-                below = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
-                shown = [one for one in below if not one.startswith(".")]
-                folders += [(folder / one, f"{name}/{one}".lstrip("/"), depth + 1) for one in shown]
+            yield from self._look_at(folder, name, depth, folders)
+
+    def _look_at(self, folder: Path, name: str, depth: int, others: list[tuple[Path, str, int]]) -> Iterator[FoundRun]:
+        """The run in a folder, or else the folders in it among the others."""
+        known = self._runs.get(name or folder.name)
+        try:
+            stamp = _stamp(os.stat(folder, follow_symlinks=False))
+            if known is not None and known.stamp == stamp and known.folder.path == folder:
+                yield self._update(known)
+                return
+            with os.scandir(folder) as entries:
+                found = list(entries)
+        except OSError:  # removed meanwhile, or not ours to read
+            return
+        files = frozenset(entry.name for entry in found if entry.is_file(follow_symlinks=False))
+        if "config.yaml" in files and files & _BEGUN_FILES:
+            is_settled = time.time_ns() - stamp[0] > _SETTLED_NS
+            started = _find_mtime(folder / "config.yaml", stamp)
+            run = FoundRun(name or folder.name, RunFolder(folder), stamp if is_settled else _UNSETTLED, files, started)
+            if "final.json" in files:
+                run = replace(run, final=_read_final(run.folder.final_file))
+            yield self._update(run)
+        elif depth < _MOST_DEEP:
+            below = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+            shown = [one for one in below if not one.startswith(".")]
+            others += [(folder / one, f"{name}/{one}".lstrip("/"), depth + 1) for one in shown]
 
     def _update(self, run: FoundRun) -> FoundRun:
         """What may change without a change of the folder: lines that are added, and the beat of an owner."""
         try:
-            facts = run.folder.metrics_file.stat(follow_symlinks=False)
+            facts = os.stat(run.metrics_path, follow_symlinks=False)
         except OSError:
             stamp, last, updated = None, {}, run.started
         else:
@@ -167,15 +191,17 @@ class RunIndex:
             if stamp != run.metrics_stamp:
                 is_longer = run.metrics_stamp is not None and stamp[1] > run.metrics_stamp[1]
                 last = {**(last if is_longer else {}), **read_last_values(run.folder.metrics_file)}
-        run = replace(run, metrics_stamp=stamp, last=last, updated=max(updated, run.started))
-        return replace(run, state=self._find_state(run))
+        state = self._find_state(run, last)
+        if stamp == run.metrics_stamp and state == run.state and run.updated:
+            return run
+        return replace(run, metrics_stamp=stamp, last=last, updated=max(updated, run.started), state=state)
 
-    def _find_state(self, run: FoundRun) -> str:
+    def _find_state(self, run: FoundRun, last: dict[str, float]) -> str:
         if run.final is not None:
             return "failed" if "trouble" in run.final or not run.final else "finished"
         if any(self._is_owned(folder) for folder in self._list_owned_folders(run)):
             return "running"
-        return "stopped" if run.last else "unknown"
+        return "stopped" if last else "unknown"
 
     def _list_owned_folders(self, run: FoundRun) -> Sequence[Path]:
         """Runs of several seeds are owned by the folder that holds them."""

@@ -53,12 +53,14 @@ def serve(
     max_concurrent: int = ServeSettings.max_concurrent,
     timeout_s: float = ServeSettings.timeout_s,
     read_timeout_s: float = ServeSettings.read_timeout_s,
+    board: str | Path | None = None,
     say: Callable[[str], None] = echo,
 ) -> None:
     """Answer over HTTP with one or several models until SIGTERM or Ctrl-C; without one, with the quickstart's run.
 
     A model is a run, a checkpoint, a model folder or a hub id, or a model in memory with its `tokenizer`. The key may
-    stand in the environment as MASKWRIGHT_API_KEY. `say` gets a line for each model and the address.
+    stand in the environment as MASKWRIGHT_API_KEY. The runs of the folder `board` are shown at /board. `say` gets a line
+    for each model and the address.
     """
     check_packages()
     settings = ServeSettings(
@@ -76,7 +78,7 @@ def serve(
         timeout_s=timeout_s,
         read_timeout_s=read_timeout_s,
     )
-    _serve(_read_sources(models), settings, device, tokenizer, say)
+    _serve(_read_sources(models), settings, device, tokenizer, None if board is None else Path(board), say)
 
 
 def _read_sources(models: Source | Sequence[Source]) -> list[Source]:
@@ -100,9 +102,11 @@ def _serve(
     settings: ServeSettings,
     device: str | None,
     tokenizer: Any,
+    board: Path | None,
     say: Callable[[str], None],
 ) -> None:
     from maskwright.serving.app import build_app
+    from maskwright.serving.board import add_board
     from maskwright.serving.hub import ModelHub
     from maskwright.serving.metrics import ServerMeter
     from maskwright.serving.server import name_url, open_socket, run_server
@@ -129,7 +133,10 @@ def _serve(
         sys.setswitchinterval(_SWITCH_S)
         with warnings.catch_warnings(), threads:
             state = ServerState(hub, settings, meter)
-            run_server(build_app(state), state, listener, load)
+            app = build_app(state)
+            if board is not None:
+                add_board(app, board)
+            run_server(app, state, listener, load)
             hub.close()
     finally:
         sys.setswitchinterval(before)

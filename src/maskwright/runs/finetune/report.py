@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ import yaml
 from torch import Tensor
 
 from maskwright.runs.folder import RunFolder
-from maskwright.runs.report import plot_curves
+from maskwright.runs.report import build_curves_html, build_page, plot_curves
 from maskwright.storage import write_text
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.sequence.classification import NUM_BINS, Calibration, Classification, calibrate
@@ -250,12 +249,6 @@ def draw_scatter(answers: Tensor, labels: Tensor, answer_name: str, *, is_same_s
     )
 
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
-table { border-collapse: collapse } th, td { text-align: left; padding: .25rem 1.2rem .25rem 0 }
-tr { border-bottom: 1px solid #e4e4e4 } img { max-width: 100% }
-pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: 13px }
-"""
 _SCORES = (
     *("loss", "accuracy", "f1", "precision", "recall", "micro_f1", "macro_f1", "matthews", "pearson", "spearman"),
     "calibration_error",
@@ -288,22 +281,16 @@ def format_score(value: float | None) -> str:
 
 
 def _build_html(run: RunFolder, config: TaskConfig, figures: Mapping[str, Any], pictures: str) -> str:
-    name = html.escape(run.path.name)
     rows = [("diverged", html.escape(figures["trouble"]))] if "trouble" in figures else []
     rows += [(label, format_score(value)) for label, value in list_scores(figures).items()]
     rows.append(("held-out examples", f"{figures['examples']:,}"))
     rows.append(("trained on", f"{figures['train_examples']:,} examples in {figures['steps']:,} steps"))
-    picture = ""
-    if run.curves_file.is_file():
-        encoded = base64.b64encode(run.curves_file.read_bytes()).decode()
-        picture = f'<h2>Curves</h2><img alt="training curves" src="data:image/png;base64,{encoded}">'
     settings = html.escape(yaml.safe_dump(config.model_dump(exclude_none=True), sort_keys=False))
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{name}</title><style>{_STYLE}</style></head>"
-        f"<body><h1>{name}</h1><h2>Held-out examples</h2>{_build_table(rows)}"
-        f"{_build_class_table(figures.get('classes', {}))}{pictures}{picture}"
-        f"<h2>Task</h2><pre>{settings}</pre></body></html>\n"
+    classes = _build_class_table(figures.get("classes", {}))
+    return build_page(
+        run.path.name,
+        f"<h2>Held-out examples</h2>{_build_table(rows)}{classes}{pictures}{build_curves_html(run.read_metrics())}"
+        f"<h2>Task</h2><pre>{settings}</pre>",
     )
 
 
