@@ -45,9 +45,7 @@ class Callback:
 
     trainer: Trainer
     on_every_rank = False
-    """With several processes only the main one calls a callback, unless this is True. Callbacks that save checkpoints
-    or evaluate need it.
-    """
+    """Whether all processes call it, not only the main one; needed to save checkpoints or to evaluate."""
 
     def on_train_begin(self) -> None: ...
 
@@ -302,9 +300,7 @@ class TensorBoard(Callback):
         return _BLOCK_BYTES + _EVENT_BYTES * len(self._scalars)
 
     def _write_scalars(self) -> None:
-        """Write all pending scalars; after a failure into a new file, because the old one may end in the middle of a
-        scalar.
-        """
+        """Write all pending scalars; after a failure into a new file, since the old one may end in mid-scalar."""
         # The writer's thread prints a traceback when it finds the disk full, so it is not asked to write then.
         if count_free_bytes(self.log_dir) < self._count_bytes():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.log_dir))
@@ -383,9 +379,7 @@ class _Best:
             self.improves({self.monitor: value})
 
     def check(self, names: Sequence[str], hint: str = "") -> None:
-        """Before training, refuse a metric that the run will not have, or whose direction (higher or lower is better)
-        is unknown.
-        """
+        """Refuse, before training, a metric that is missing, or not known to be better higher or lower."""
         if self.monitor not in names:
             has_validation = any(name.startswith("val_") for name in names)
             if not hint and str(self.monitor).startswith("val_") and not has_validation:
