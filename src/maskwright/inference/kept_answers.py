@@ -29,7 +29,7 @@ _BLOCK_BYTES = 32 << 20
 """Of vectors: a block is held in memory."""
 _SIZE_BYTES = 8
 _FILE, _MANIFEST = "answers", "manifest.json"
-_SHOWN_CHARS = 80
+_SHOWN_CHARS = 300
 
 
 class KeptAnswers:

@@ -119,6 +119,7 @@ def predict(
             "model": model_name,
             "tokenizer": _hash_text(predictor.kind.tokenizer.backend.to_str()),
             **{name.replace("_", " "): value for name, value in {**settings, **asdict(options)}.items() if value},
+            "kept columns": "all" if keeps is None else list(keeps),
         }
         work.write_file(output, job)
         return None
