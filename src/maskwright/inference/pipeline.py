@@ -22,6 +22,7 @@ from maskwright.inference.fill_mask import FillMask
 from maskwright.inference.loading import (
     EncoderSource,
     LoadedEncoder,
+    Source,
     load_language_model,
     load_task_model,
     load_text_encoder,
