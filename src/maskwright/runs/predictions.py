@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from maskwright.batch import PackedBatch
 from maskwright.inference.visualize import PredictionSample, PredictionView, build_prediction_view
+from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.folder import RunFolder
 from maskwright.storage import append_text, open_regular, write_text
 from maskwright.text.tokenizer.tokenizer import Tokenizer
@@ -47,6 +48,7 @@ class PredictionLog(Callback):
 
     def _build_view(self) -> PredictionView:
         model, num_samples = self.trainer.model, len(self._batch.input_ids)
+        assert isinstance(model, MaskedLanguageModel)
         return build_prediction_view(model, self._batch, self._tokenizer, num_samples, mask_ratio=EVALUATION_RATIO)
 
     def _write(self) -> None:

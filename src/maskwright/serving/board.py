@@ -64,7 +64,9 @@ class Board:
             raise Refusal(422, f"runs are not sorted by '{sort[:80]}'; choose one of {', '.join(SORTED_BY)}")
         words = query.lower().split()
         rows = [run.describe() for run in self.index.list_runs()]
-        rows = [row for row in rows if all(word in f"{row['name']} {row['state']} {row['kind']}".lower() for word in words)]
+        rows = [
+            row for row in rows if all(word in f"{row['name']} {row['state']} {row['kind']}".lower() for word in words)
+        ]
         rows.sort(key=lambda row: row["name"])
         known = [row for row in rows if row[sort] is not None]
         known.sort(key=lambda row: row[sort], reverse=descending)
@@ -74,7 +76,9 @@ class Board:
     def _find(self, name: str) -> FoundRun:
         run = self.index.find(name)
         if run is None:
-            raise Refusal(404, f"there is no run '{name:.80}' in the folder of this board; /api/runs lists what there is")
+            raise Refusal(
+                404, f"there is no run '{name:.80}' in the folder of this board; /api/runs lists what there is"
+            )
         return run
 
     def compare(self, names: Annotated[list[str], Query()]) -> Response:
@@ -118,7 +122,9 @@ class Board:
         tail = self._read(run.folder.metrics_file)
         curves = tail.shown
         asked = keys.split(",") if keys else sorted(curves.by_key)
-        found = {key: curves.by_key[key].list_points(points, after_step).tolist() for key in asked if key in curves.by_key}
+        found = {
+            key: curves.by_key[key].list_points(points, after_step).tolist() for key in asked if key in curves.by_key
+        }
         headers = {
             "X-Read-Share": f"{tail.read_share:.4f}",
             "X-Generation": str(tail.generation),

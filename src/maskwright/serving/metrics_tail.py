@@ -1,4 +1,4 @@
-"""Follows a metrics.jsonl that grows, is cut short or is replaced: reads each byte once, in chunks, in bounded memory."""
+"""Follows a metrics.jsonl that grows, is cut short or is replaced: each byte is read once, in bounded memory."""
 
 from __future__ import annotations
 
@@ -193,7 +193,11 @@ def _parse_quickly(chunk: bytes) -> dict[str, tuple[Floats, Floats]] | None:
         table = pyarrow.json.read_json(pa.BufferReader(chunk), read_options=options)
     except pa.ArrowInvalid:
         return None
-    if not all(_is_number(one.type) for one in table.schema) or table.num_rows != chunk.count(b"\n") or _POINT not in table.column_names:
+    if (
+        not all(_is_number(one.type) for one in table.schema)
+        or table.num_rows != chunk.count(b"\n")
+        or _POINT not in table.column_names
+    ):
         return None
     steps = table[_POINT]
     if not pa.types.is_int64(steps.type) or steps.null_count or pc.min(steps).as_py() < 0:
