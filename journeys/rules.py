@@ -41,8 +41,19 @@ class Rule:
     """The result must be better than the baseline."""
 
 
+_SERVED = (
+    r"\1 --port 0 > served.log & server=$!; timeout 120 sh -c 'until grep -q answers served.log; do sleep 0.2; done';"
+    r" url=$(grep -o -m 1 'http://[^ ]*' served.log); cat served.log; python -c 'import sys, urllib.request;"
+    r" print(urllib.request.urlopen(sys.argv[1]).read())' $url/ready && kill -TERM $server && wait $server"
+)
+"""A server is asked once it has said where it answers, and must end well when it is told to."""
+
 RULES = [
     # What is not run.
+    Rule(
+        r"localhost:8000", page="docs/serving.md", skip="asks a server; tests/serving/clients has one for each client"
+    ),
+    Rule(r"^docker ", skip="needs docker"),
     Rule(r"^pip install", skip="installs packages"),
     Rule(r"^(make (test|journeys)|python -m journeys)", skip="the tests, or these journeys themselves"),
     Rule(
@@ -55,6 +66,8 @@ RULES = [
     Rule(r"--device cuda|benchmarks/step_profile|checkpoint_stall.* --variant base", on="cpu", skip="needs a GPU"),
     Rule(r"modern_large", on="cpu", skip="395M parameters in batches of 131,072 tokens: hours a step on a CPU"),
     # Words in place of others.
+    Rule(r"^maskwright serve\b", packages=("fastapi", "httptools", "orjson", "uvicorn")),
+    Rule(r"^maskwright serve\b", replace={r"^(maskwright serve.*)$": _SERVED}),
     Rule(r"^make train", replace={"^make train": "maskwright train"}),
     Rule(r"\bRUN\b", replace={r"\bRUN\b": "runs/mine"}),
     Rule(r"'DIR'", before="cp -rL bert-base-uncased DIR", packages=("transformers",)),
@@ -93,6 +106,8 @@ RULES = [
     Rule(r"benchmarks/inference", add="--texts 32 --repeats 1"),
     Rule(r"benchmarks/minimal_pairs", add="--pairs 8 --repeats 1"),
     Rule(r"benchmarks/data_loader", add="--tokens 1000000"),
+    Rule(r"benchmarks/serving", packages=("fastapi", "httptools", "orjson", "sentence_transformers", "uvicorn")),
+    Rule(r"benchmarks/serving", add="--seconds 1", replace={" --infinity path/to/venv": "", "--soak 30": "--soak 0.2"}),
     Rule(r"benchmarks/(processes|step_profile)", add="--steps 2"),
     Rule(r"benchmarks/masking", add="--steps 1 --rows 4"),
     Rule(r"benchmarks/checkpoint_stall", add="--every 10 --saves 2"),  # the first save is not counted

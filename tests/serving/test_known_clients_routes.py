@@ -151,4 +151,8 @@ def test_the_root_answers_what_the_inputs_call_for(server: Running) -> None:
     compared = {"source_sentence": TEXTS[0], "sentences": TEXTS}
     assert server.ask("/", inputs=compared) == server.ask("/similarity", inputs=compared)
     assert "source_sentence" in server.refuse("/", 422, {"inputs": {"source_sentence": 1, "sentences": TEXTS}})
-    assert "has no qa" in server.refuse("/", 422, {"inputs": {"question": "who?", "context": "a"}})
+    asked = {"question": "who sees?", "context": TEXTS[0]}
+    assert server.ask("/", inputs=asked) == server.ask("/qa", inputs=asked)
+    found = server.ask("/", inputs=TEXTS[0], parameters={"candidate_labels": ["a", "b"]})
+    ours = server.ask("/zero-shot", inputs=TEXTS[0], labels=["a", "b"])
+    assert [(one["label"], one["score"]) for one in found] == list(zip(ours["labels"], ours["scores"], strict=True))

@@ -54,6 +54,9 @@ class LoadedEncoder:
     find_causal: FindCausal | None = None
 
 
+EncoderSource = Source | LoadedEncoder
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model with all that it was trained for, and the same weights as an encoder alone."""
@@ -115,7 +118,7 @@ def load_language_model(model: Source, tokenizer: Any = None) -> tuple[MaskedLan
     return found
 
 
-def load_text_encoder(model: Source | LoadedEncoder, tokenizer: Any = None) -> LoadedEncoder:
+def load_text_encoder(model: EncoderSource, tokenizer: Any = None) -> LoadedEncoder:
     """As `load_language_model`, but the encoder is enough, and a prediction head stays behind."""
     if isinstance(model, LoadedEncoder):
         return model

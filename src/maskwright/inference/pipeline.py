@@ -18,7 +18,14 @@ from maskwright.errors import InputError
 from maskwright.inference.classify import CLASSIFYING_TASKS, Classify
 from maskwright.inference.embed import Embed, Similarity
 from maskwright.inference.fill_mask import FillMask
-from maskwright.inference.loading import LoadedEncoder, Source, load_language_model, load_task_model, load_text_encoder
+from maskwright.inference.loading import (
+    EncoderSource,
+    LoadedEncoder,
+    Source,
+    load_language_model,
+    load_task_model,
+    load_text_encoder,
+)
 from maskwright.inference.ner import FindEntities
 from maskwright.inference.qa import AnswerQuestions
 from maskwright.inference.runner import Answer, Item, Kind, Name, Prepared, Sample, run_packed
@@ -174,7 +181,7 @@ class _Recipe:
     options: Sequence[str]
 
 
-def _load_encoder(model: Source | LoadedEncoder, tokenizer: Any) -> tuple[LoadedEncoder]:
+def _load_encoder(model: EncoderSource, tokenizer: Any) -> tuple[LoadedEncoder]:
     return (load_text_encoder(model, tokenizer),)
 
 
@@ -275,7 +282,7 @@ def resolve_kind(name: str) -> str:
 
 def pipeline(
     kind: str | None = None,
-    model: Source | LoadedEncoder | None = None,
+    model: EncoderSource | None = None,
     tokenizer: Any = None,
     *,
     device: str | int | torch.device | None = None,

@@ -1,6 +1,6 @@
-"""Requests become packed batches: a queue for each model, and one thread that computes.
+"""Requests become packed batches: a queue for each model, and the threads of a device that compute.
 
-The thread takes what waits, up to a number of tokens, from one group after another. A group is what one call of
+A thread takes what waits, up to a number of tokens, from one group after another. A group is what one call of
 `run_packed` can answer: the requests of a model for a kind of prediction. A request larger than a batch is
 computed in parts, and others have their turn between them.
 """
@@ -14,6 +14,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import torch
 
 from maskwright.inference.runner import Kind, Sample, run_packed
 from maskwright.serving.refusals import Refusal
@@ -31,27 +33,31 @@ class Work:
     """Called in the computing thread when there are all results, or an error."""
     is_dropped: bool = False
     """Nobody waits for it any more."""
-    results: list[Any] = field(default_factory=list)
+    results: list[Any] = field(init=False)
     error: BaseException | None = None
+    num_taken: int = 0
+    num_computed: int = 0
     num_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.num_tokens = sum(len(sample.ids) for sample in self.samples)
+        self.num_tokens = _count_tokens(self.samples)
+        self.results = [None] * len(self.samples)
 
     @property
     def num_left(self) -> int:
-        return len(self.samples) - len(self.results)
+        return len(self.samples) - self.num_taken
 
 
 class Part(NamedTuple):
     """Some samples of a work, in a batch."""
 
     work: Work
+    first: int
     samples: Sequence[Sample]
 
 
 class Batcher:
-    """The computing thread of a device, for all models on it."""
+    """The computing threads of a device, for all models on it."""
 
     def __init__(
         self,
@@ -59,8 +65,10 @@ class Batcher:
         max_wait_s: float,
         max_queue_tokens: int,
         count_batch: Callable[[Hashable, int, float], None] = lambda group, tokens, seconds: None,
+        num_threads: int = 1,
+        num_cores: int | None = None,
     ) -> None:
-        """`count_batch` is told of every batch: its group, tokens and seconds."""
+        """`count_batch` is told of every batch: its group, tokens and seconds. Each of the threads has `num_cores`."""
         self.batch_tokens = batch_tokens
         self._max_wait_s = max_wait_s
         self._max_queue_tokens = max_queue_tokens
@@ -70,8 +78,12 @@ class Batcher:
         self._num_waiting_tokens = 0
         self._num_coming = 0
         self._is_closed = False
-        self._thread = threading.Thread(target=self._compute_all, name="batches", daemon=True)
-        self._thread.start()
+        self._num_cores = num_cores
+        self._threads = [
+            threading.Thread(target=self._compute_all, name="batches", daemon=True) for _ in range(num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def num_waiting_tokens(self) -> int:
@@ -111,10 +123,13 @@ class Batcher:
         """Computes what waits, and ends."""
         with self._changed:
             self._is_closed = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def _compute_all(self) -> None:
+        if self._num_cores is not None:
+            torch.set_num_threads(self._num_cores)  # of this thread's work alone
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._groups or self._is_closed)
@@ -138,26 +153,30 @@ class Batcher:
 
     def _take(self) -> list[Part]:
         """A batch of the group whose turn it is, which then goes behind the others."""
+        if not self._groups:  # another thread took what was there
+            return []
         group, works = self._groups.popitem(last=False)
         parts: list[Part] = []
         room = self.batch_tokens
         while works and room > 0:
             work = works.popleft()
-            if work.is_dropped:
-                self._num_waiting_tokens -= _count_tokens(work.samples[len(work.results) :])
+            if work.is_dropped or work.error is not None:
+                self._num_waiting_tokens -= _count_tokens(work.samples[work.num_taken :])
                 continue
             part = _take_part(work, room, may_exceed=not parts)
-            num_tokens = _count_tokens(part)
-            if part:
-                parts.append(Part(work, part))
+            if part.samples:
+                num_tokens = _count_tokens(part.samples)
+                parts.append(part)
+                work.num_taken += len(part.samples)
                 self._num_waiting_tokens -= num_tokens
                 room -= num_tokens
-            if len(part) < work.num_left:
+            if work.num_left:
                 # one that was begun waits for the others; one that found no room is the next
-                works.append(work) if part else works.appendleft(work)
+                works.append(work) if part.samples else works.appendleft(work)
                 break
         if works:
             self._groups[group] = works
+            self._changed.notify()
         return parts
 
     def _compute(self, parts: Sequence[Part]) -> None:
@@ -181,35 +200,36 @@ class Batcher:
                 for part in parts:
                     self._compute([part])
                 return
-            self._fail(parts[0], error)
+            self._fail(parts[0].work, error)
             return
         for part in parts:
-            part.work.results += [results.popleft() for _ in part.samples]
-            if not part.work.num_left:
-                part.work.finish(part.work)
+            self._keep(part, [results.popleft() for _ in part.samples])
 
-    def _fail(self, part: Part, error: Exception) -> None:
-        """What is left of the work leaves the queue."""
+    def _keep(self, part: Part, results: list[Any]) -> None:
         work = part.work
-        work.error = error
         with self._changed:
-            works = self._groups.get(work.group)
-            if works is not None and work in works:
-                works.remove(work)
-                self._num_waiting_tokens -= _count_tokens(work.samples[len(work.results) + len(part.samples) :])
-                if not works:
-                    del self._groups[work.group]
-        work.finish(work)
+            work.results[part.first : part.first + len(results)] = results
+            work.num_computed += len(results)
+            is_done = work.num_computed == len(work.samples) and work.error is None
+        if is_done:
+            work.finish(work)
+
+    def _fail(self, work: Work, error: Exception) -> None:
+        """What is left of the work is dropped when its turn comes."""
+        with self._changed:
+            is_first = work.error is None
+            work.error = error if is_first else work.error
+        if is_first:
+            work.finish(work)
 
 
-def _take_part(work: Work, room: int, may_exceed: bool) -> Sequence[Sample]:
+def _take_part(work: Work, room: int, may_exceed: bool) -> Part:
     """The next samples that fit; one that fits no batch has a batch of its own."""
-    first = len(work.results)
-    stop = first
+    first = stop = work.num_taken
     while stop < len(work.samples) and (len(work.samples[stop].ids) <= room or (may_exceed and stop == first)):
         room -= len(work.samples[stop].ids)
         stop += 1
-    return work.samples[first:stop]
+    return Part(work, first, work.samples[first:stop])
 
 
 def _count_tokens(samples: Sequence[Sample]) -> int:

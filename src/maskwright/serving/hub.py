@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 _CPU_BATCH_TOKENS = 512
 """As quick for a token as a larger batch, and other requests wait less for it."""
 _GPU_BATCH_TOKENS = 16_384
+_MAX_CPU_THREADS = 4
+"""Batches at a time on a CPU: a batch on a core of its own waits for no other core between its products."""
 
 
 @dataclass
@@ -102,9 +104,12 @@ class ModelHub:
     def _build_batcher(self, device: torch.device) -> Batcher:
         settings = self._settings
         usual = _CPU_BATCH_TOKENS if device.type == "cpu" else _GPU_BATCH_TOKENS
-        return Batcher(
-            settings.batch_tokens or usual, settings.max_wait_ms / 1e3, settings.max_queue_tokens, self._count_batch
-        )
+        limits = (settings.batch_tokens or usual, settings.max_wait_ms / 1e3, settings.max_queue_tokens)
+        if device.type != "cpu":
+            return Batcher(*limits, self._count_batch)
+        num_cores = torch.get_num_threads()
+        num_threads = min(num_cores, _MAX_CPU_THREADS)
+        return Batcher(*limits, self._count_batch, num_threads, num_cores // num_threads)
 
     def _count_batch(self, group: Hashable, num_tokens: int, seconds: float) -> None:
         assert isinstance(group, tuple)

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from maskwright.errors import InputError, InputWarning
@@ -114,7 +115,7 @@ def _serve(
 
     listener = open_socket(settings.host, settings.port, settings.read_timeout_s)
     url = name_url(listener, settings.host)
-    before = sys.getswitchinterval()
+    before = sys.getswitchinterval(), torch.get_num_threads()
     threads = ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS), "requests")
     meter = ServerMeter()
     hub = ModelHub(sources, settings, threads, meter, device, tokenizer)
@@ -139,7 +140,8 @@ def _serve(
             run_server(app, state, listener, load)
             hub.close()
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(before[0])
+        torch.set_num_threads(before[1])  # some libraries keep one number for all threads
         gc.unfreeze()
         listener.close()
     if not hub.models and (errors := [one.error for one in hub.entries.values() if one.error]):

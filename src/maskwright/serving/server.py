@@ -31,22 +31,33 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Protocol(HttpToolsProtocol):
-    """Lets a connection go whose headers do not come in time; and answers what is no HTTP with JSON."""
+    """Lets a connection go whose headers do not come in time, or the rest of a body that was refused; and answers what
+    is no HTTP with JSON.
+    """
 
     read_timeout_s: float
-    _waits_for_headers: asyncio.TimerHandle | None = None
+    _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect_headers()
+        self._expect_more()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._expect_headers()
+        self._expect_more()
 
     def on_headers_complete(self) -> None:
         self._stop_expecting()
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        if self.cycle.more_body:  # it is read and thrown away, so that the client gets to the answer
+            self._expect_more()
+        super().on_response_complete()
+
+    def on_message_complete(self) -> None:
+        self._stop_expecting()
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_expecting()
@@ -58,14 +69,14 @@ class _Protocol(HttpToolsProtocol):
         self.transport.write(f"{head}connection: close\r\n\r\n".encode() + body)
         self.transport.close()
 
-    def _expect_headers(self) -> None:
+    def _expect_more(self) -> None:
         self._stop_expecting()
-        self._waits_for_headers = self.loop.call_later(self.read_timeout_s, self.transport.abort)
+        self._patience = self.loop.call_later(self.read_timeout_s, self.transport.abort)
 
     def _stop_expecting(self) -> None:
-        if self._waits_for_headers is not None:
-            self._waits_for_headers.cancel()
-            self._waits_for_headers = None
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
 
 class _Server(uvicorn.Server):

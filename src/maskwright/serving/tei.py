@@ -167,14 +167,16 @@ async def _answer_hub(state: ServerState, request: HubRequest) -> Any:
     keys = set(inputs) if isinstance(inputs, dict) else set()
     if keys == {"source_sentence", "sentences"}:
         return await _compare(state, _read_similarity(inputs))
-    model = _find_first(state)
-    kind = "qa" if keys else "zero-shot" if "candidate_labels" in options else model.kinds[0]
+    kind = "qa" if keys else "zero-shot" if "candidate_labels" in options else _find_first(state).kinds[0]
     if kind == "embed":
         return (await _embed(state, inputs, {"normalize": request.normalize})).answers
     if kind == "classify":
-        answered = await model.ask("classify", _as_list(inputs), {"top_k": None, **options})
-        return answered.answers
-    return (await model.ask(kind, inputs, options)).shaped
+        return (await state.ask(None, kind, _as_list(inputs), {"top_k": None, **options})).answers
+    answered = await state.ask(None, kind, inputs, options)
+    if kind == "zero-shot" and answered.is_single:
+        rows = zip(answered.answers[0]["labels"], answered.answers[0]["scores"], strict=True)
+        return [{"label": label, "score": score} for label, score in rows]
+    return answered.shaped
 
 
 def _as_list(inputs: Any) -> Any:
