@@ -100,7 +100,7 @@ def test_details_have_settings_figures_and_the_course(board: Running) -> None:
     details = read(board, "/api/runs/tiny")
     assert details["settings"]["model.hidden_size"] == 32
     assert details["final"]["steps"] == 12
-    assert [event["text"] for event in details["events"]][0] == "begun"
+    assert details["events"][0]["text"] == "begun"
     assert details["events"][-1]["text"] == "finished"
     assert any("checkpoint step-12" in event["text"] for event in details["events"])
 

@@ -89,8 +89,7 @@ def _build_html(run: RunFolder, config: Config, figures: dict[str, Any], predict
     curves = build_curves_html(run.read_metrics(), figures.get("unigram_loss"))
     return build_page(
         config.run.name,
-        f"<h2>Figures</h2><table>{rows}</table>{curves}{shown}"
-        f"<h2>Configuration</h2><pre>{html.escape(settings)}</pre>",
+        f"<h2>Figures</h2><table>{rows}</table>{curves}{shown}<h2>Configuration</h2><pre>{html.escape(settings)}</pre>",
     )
 
 

@@ -1,4 +1,4 @@
-"""Follows a metrics.jsonl that grows, is cut short or is replaced: reads each byte once, in chunks of bounded size."""
+"""Follows a metrics.jsonl that grows, is cut short or is replaced: each byte is read once, in bounded memory."""
 
 from __future__ import annotations
 

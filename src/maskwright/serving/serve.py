@@ -60,8 +60,8 @@ def serve(
     """Answer over HTTP with one or several models until SIGTERM or Ctrl-C; without one, with the quickstart's run.
 
     A model is a run, a checkpoint, a model folder or a hub id, or a model in memory with its `tokenizer`. The key may
-    stand in the environment as MASKWRIGHT_API_KEY. The runs of the folder `board` are shown at /board. `say` gets a line
-    for each model and the address.
+    stand in the environment as MASKWRIGHT_API_KEY. The runs of the folder `board` are shown at /board. `say` gets a
+    line for each model and the address.
     """
     check_packages()
     settings = ServeSettings(

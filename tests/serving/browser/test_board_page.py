@@ -35,12 +35,16 @@ def test_runs_are_searched_sorted_and_laid_over_each_other(board: Any, runs_fold
     for name in ("run-1", "run-11"):
         board.click(f"input[aria-label='Show {name}']")
     board.wait("document.querySelectorAll('.chart:first-child path.curve').length === 2")
-    assert [chip.text for chip in board.find_all("#chosen-runs .chip")] == ["run-1×", "run-11×"]
+    assert [chip.text[:-1] for chip in board.find_all("#chosen-runs .chip")] == ["run-1", "run-11"]
     board.click("#tab-settings")
     board.wait("document.querySelector('#panel table')")
-    assert board.run("return [...document.querySelectorAll('#panel tbody td')].map((cell) => cell.innerText)") == ["0.001", "0.011"]
+    assert board.run("return [...document.querySelectorAll('#panel tbody td')].map((cell) => cell.innerText)") == [
+        "0.001",
+        "0.011",
+    ]
     board.run("location.reload()")
-    board.wait("document.querySelector('#tab-settings[aria-selected=true]') && document.querySelectorAll('#chosen-runs li').length === 2")
+    board.wait("document.querySelector('#tab-settings[aria-selected=true]')")
+    board.wait("document.querySelectorAll('#chosen-runs li').length === 2")
     board.check_nothing_failed()
 
 
@@ -73,7 +77,13 @@ def test_every_tab_fits_a_phone(board: Any, runs_folder: Path, tab: str) -> None
 def test_names_and_settings_stay_text(board: Any, runs_folder: Path) -> None:
     write_run(runs_folder / HOSTILE, 5, **{HOSTILE: HOSTILE})
     (runs_folder / HOSTILE / "metrics.jsonl").open("a").write(json.dumps({"step": 60, HOSTILE: 1.0}) + "\n")
-    sample = {"original": ["a", HOSTILE], "masked": ["a", "[MASK]"], "predicted": ["a", HOSTILE], "selected": [False, True], "correct": [False, False]}
+    sample = {
+        "original": ["a", HOSTILE],
+        "masked": ["a", "[MASK]"],
+        "predicted": ["a", HOSTILE],
+        "selected": [False, True],
+        "correct": [False, False],
+    }
     (runs_folder / HOSTILE / "predictions.jsonl").write_text(json.dumps({"step": 5, "samples": [sample]}) + "\n")
     for tab in ("curves", "settings", "predictions", "details"):
         board.open(f"/board#tab={tab}")
@@ -131,5 +141,8 @@ def test_curves_are_thinned_and_joined_without_losing_extremes(board: Any) -> No
     assert board.call("charts.js", "m.thinPoints(v[0], 200)", [[1, 2]]) == [[1, 2]]
     assert board.call("charts.js", "m.joinPoints([[1, 1], [2, 2]], [[2, 5], [3, 3]])") == [[1, 1], [2, 5], [3, 3]]
     assert board.call("charts.js", "m.smoothPoints([[1, 0], [2, 3], [3, 0]], 0.7)") == [[1, 0], [2, 1], [3, 0]]
-    assert board.call("charts.js", "m.changeAxis([[5, 1], [15, 2]], [[0, 0], [10, 100], [20, 300]])") == [[50, 1], [200, 2]]
+    assert board.call("charts.js", "m.changeAxis([[5, 1], [15, 2]], [[0, 0], [10, 100], [20, 300]])") == [
+        [50, 1],
+        [200, 2],
+    ]
     assert board.call("charts.js", "m.chooseTicks(0, 10, 5)") == [0, 2, 4, 6, 8, 10]

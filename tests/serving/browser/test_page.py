@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +146,8 @@ def test_the_heat_map_is_a_table_that_keys_step_through(page: Any, server: Runni
     lines = ["the cat sees the road", "a small dog likes it", "every student remembers"]
     page.write("#panel textarea", "\n".join(lines))
     ask(page)
-    cells = page.run("return [...document.querySelectorAll('.heat tbody tr')].map((r) => [...r.querySelectorAll('td')].map((c) => c.innerText))")
+    rows = "[...document.querySelectorAll('.heat tbody tr')]"
+    cells = page.run(f"return {rows}.map((row) => [...row.querySelectorAll('td')].map((cell) => cell.innerText))")
     score = server.ask("/api/similarity", inputs=[[lines[0], lines[2]]])[0]["score"]
     assert cells[0][2] == cells[2][0] == f"{score:.2f}"
     page.run("document.querySelector('.heat td[tabindex=\"0\"]').focus()")
@@ -273,8 +273,9 @@ def test_colours_follow_the_system_until_one_chooses(page: Any) -> None:
 
 def test_figures_of_the_server_are_live(page: Any) -> None:
     open_kind(page, "fill-mask")
-    read: Callable[[], int] = lambda: int(page.run("return [...document.querySelectorAll('#stats div')].find((d) => d.innerText.startsWith('answered'))?.querySelector('dd').innerText ?? 0"))  # noqa: E731
     page.wait("document.querySelectorAll('#stats div').length === 8")
-    before = read()
+    row = "[...document.querySelectorAll('#stats div')].find((one) => one.innerText.startsWith('answered'))"
+    answered = f"Number({row}.querySelector('dd').innerText)"
+    before = page.run(f"return {answered}")
     ask(page)
-    page.wait("Number([...document.querySelectorAll('#stats div')].find((d) => d.innerText.startsWith('answered')).querySelector('dd').innerText) > arguments[0]", before)
+    page.wait(f"{answered} > arguments[0]", before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import io
 from collections.abc import Callable, Mapping, Sequence

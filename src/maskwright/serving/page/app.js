@@ -164,7 +164,7 @@ function formatMs(ms) {
 }
 
 async function findBoard() {
-  const response = await fetch("/board", { method: "HEAD" }).catch(() => null);
+  const response = await fetch("/board").catch(() => null);
   find("board-link").hidden = !response?.ok;
 }
 

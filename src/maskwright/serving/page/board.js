@@ -67,7 +67,7 @@ function chooseFirst() {
   state.tab = wanted.tab;
   const newest = state.runs.find((run) => run.state === "running") ?? state.runs[0];
   const names = wanted.names.length ? wanted.names : newest ? [newest.name] : [];
-  state.hasChosen = names.length > 0 || state.total === 0;
+  state.hasChosen = names.length > 0;
   state.chosen = names.slice(0, MOST_CHOSEN).map((name, hue) => ({ name, hue }));
   showChosen();
 }

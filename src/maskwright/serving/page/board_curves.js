@@ -38,12 +38,10 @@ export function buildCurves(chosen) {
     showAdder(adder, chosen, show);
     showNotes(notes, chosen);
     const wanted = listPanels(chosen);
-    for (const panel of wanted) {
-      if (!panels.has(panel.title)) panels.set(panel.title, buildPanel(panel));
-      panels.get(panel.title).show(chosen);
-    }
+    for (const panel of wanted) if (!panels.has(panel.title)) panels.set(panel.title, buildPanel(panel));
     const elements = wanted.map((panel) => panels.get(panel.title).element);
     if (elements.length !== charts.children.length || elements.some((one, place) => charts.children[place] !== one)) fill(charts, elements);
+    for (const panel of wanted) panels.get(panel.title).show(chosen);
   };
   const redraw = () => { for (const panel of panels.values()) panel.forget(); show(); };
   const smoothing = h("input", { type: "range", min: 0, max: 100, value: view.smoothing, id: "smoothing", oninput: (event) => { view.smoothing = Number(event.target.value); redraw(); } });
@@ -131,11 +129,16 @@ function buildPanel(panel) {
       const showValues = (found, place) => fill(value, place, found.slice(0, MOST_VALUES).map((one) => h("span", { class: `ink-${one.hue}`, title: one.name }, format(one.value[1]))));
       const tell = (x, found) => showValues(x === null ? last : found, x !== null && h("span", {}, AXES[view.axis].format(x)));
       tell(null, []);
-      fill(picture, drawChart(series, { smoothing: (view.smoothing / 100) ** 2 * 0.5, isLog: view.isLog, format, formatX: AXES[view.axis].format, title: panel.title, tell }));
+      fill(picture, drawChart(series, { smoothing: (view.smoothing / 100) ** 2 * 0.5, isLog: view.isLog, format, formatX: AXES[view.axis].format, title: panel.title, tell, width: chooseWidth(picture) }));
       const names = series.filter((one) => one.points.length).map((one) => h("li", {}, h("span", { class: `key ink-${one.hue}${one.dots ? " dotted" : ""}`, "aria-hidden": "true" }), one.name));
       fill(legend, series.length > 1 ? names : []);
     },
   };
+}
+
+/** Of a chart on a phone the drawing is narrower, not its words smaller. */
+function chooseWidth(picture) {
+  return Math.round(Math.min(620, Math.max(280, picture.clientWidth || 520)));
 }
 
 function listSeries(panel, one, isAlone) {

@@ -3,10 +3,9 @@
 import { formatFigure } from "./common.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 520;
+const USUAL_WIDTH = 520;
 const HEIGHT = 230;
 const EDGES = { left: 52, right: 10, top: 8, bottom: 26 };
-const MOST_DRAWN = 2 * (WIDTH - EDGES.left - EDGES.right);
 
 export function draw(tag, attributes = {}, ...children) {
   const node = document.createElementNS(SVG, tag);
@@ -95,17 +94,17 @@ function chooseLogTicks(low, high) {
  * Draws series over each other: { points, hue, name, dots }. `format` writes values, `formatX` places.
  * Gives the SVG; moving over it shows the values, and so do the arrow keys.
  */
-export function drawChart(series, { smoothing = 0, isLog = false, format = formatFigure, formatX = formatFigure, title = "", tell } = {}) {
+export function drawChart(series, { smoothing = 0, isLog = false, format = formatFigure, formatX = formatFigure, title = "", tell, width = USUAL_WIDTH } = {}) {
   const shown = series.map((one) => {
     const known = isLog ? one.points.filter(([, y]) => y > 0) : one.points;
     return { ...one, raw: known, line: one.dots ? known : smoothPoints(known, smoothing) };
   }).filter((one) => one.raw.length);
-  const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": describe(title, shown, format, formatX), tabindex: 0 });
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": describe(title, shown, format, formatX), tabindex: 0 });
   if (!shown.length) return svg;
-  const scales = buildScales(shown, smoothing, isLog);
+  const scales = buildScales(shown, smoothing, isLog, width);
   drawAxes(svg, scales, isLog, format, formatX);
   for (const one of shown) {
-    const path = (points, name) => draw("path", { class: `${name} stroke-${one.hue}`, d: writePath(thinPoints(points, MOST_DRAWN), scales) });
+    const path = (points, name) => draw("path", { class: `${name} stroke-${one.hue}`, d: writePath(thinPoints(points, 2 * width), scales) });
     if (one.line !== one.raw) svg.append(path(one.raw, "raw"));
     if (one.line.length > 1) svg.append(path(one.line, one.dots ? "curve dashed" : "curve"));
     if (one.dots || one.line.length === 1) {
@@ -122,7 +121,7 @@ function describe(title, shown, format, formatX) {
   return `${title}: ${parts.join("; ")}`;
 }
 
-function buildScales(shown, smoothing, isLog) {
+function buildScales(shown, smoothing, isLog, width) {
   let [left, right, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
   for (const one of shown) {
     // With smoothing the eye follows the smooth curve, so extreme single values may leave the picture.
@@ -143,23 +142,24 @@ function buildScales(shown, smoothing, isLog) {
   const [bottom, top] = [isFloored ? 0 : from - room, to + room];
   return {
     left, right, low: isLog ? 10 ** bottom : bottom, high: isLog ? 10 ** top : top,
-    x: (value) => EDGES.left + ((value - left) / (right - left)) * (WIDTH - EDGES.left - EDGES.right),
+    width,
+    x: (value) => EDGES.left + ((value - left) / (right - left)) * (width - EDGES.left - EDGES.right),
     y: (value) => HEIGHT - EDGES.bottom - ((change(value) - bottom) / (top - bottom)) * (HEIGHT - EDGES.top - EDGES.bottom),
-    place: (pixel) => left + ((pixel - EDGES.left) / (WIDTH - EDGES.left - EDGES.right)) * (right - left),
+    place: (pixel) => left + ((pixel - EDGES.left) / (width - EDGES.left - EDGES.right)) * (right - left),
   };
 }
 
 function drawAxes(svg, scales, isLog, format, formatX) {
   for (const tick of isLog ? chooseLogTicks(scales.low, scales.high) : chooseTicks(scales.low, scales.high)) {
     const y = scales.y(tick).toFixed(1);
-    svg.append(draw("line", { class: "grid", x1: EDGES.left, x2: WIDTH - EDGES.right, y1: y, y2: y }));
+    svg.append(draw("line", { class: "grid", x1: EDGES.left, x2: scales.width - EDGES.right, y1: y, y2: y }));
     svg.append(write(format(tick), { x: EDGES.left - 7, y: Number(y) + 3.5, "text-anchor": "end" }));
   }
-  for (const tick of chooseTicks(scales.left, scales.right, 5)) {
+  for (const tick of chooseTicks(scales.left, scales.right, scales.width < 400 ? 3 : 5)) {
     svg.append(write(formatX(tick), { x: scales.x(tick).toFixed(1), y: HEIGHT - 8, "text-anchor": "middle" }));
   }
   const y = HEIGHT - EDGES.bottom;
-  svg.append(draw("line", { class: "grid", x1: EDGES.left, x2: WIDTH - EDGES.right, y1: y, y2: y }));
+  svg.append(draw("line", { class: "grid", x1: EDGES.left, x2: scales.width - EDGES.right, y1: y, y2: y }));
 }
 
 function write(text, attributes) {
@@ -187,7 +187,7 @@ function addCursor(svg, shown, scales, tell) {
   };
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
-    show(scales.place(((event.clientX - box.left) / box.width) * WIDTH));
+    show(scales.place(((event.clientX - box.left) / box.width) * scales.width));
   });
   svg.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];

@@ -1,6 +1,6 @@
 // Kinds of questions about texts: masks, entities, answers, classes, labels, order.
 
-import { debounce, fill, formatFigure, formatPercent, h } from "./common.js";
+import { fill, formatFigure, formatPercent, h } from "./common.js";
 import { asking, bar, check, chooser, examples, field, need, textArea } from "./parts.js";
 import { cutAtSpans, splitLines, splitWords, writePython } from "./text.js";
 
@@ -38,7 +38,7 @@ function buildFillMask({ model, ask, showCode }) {
     words.querySelector(`[data-piece="${number}"]`)?.focus();
     if (pieces.some((one) => one.kind === "mask")) panel.run();
   };
-  text.addEventListener("input", debounce(read, 150));
+  text.addEventListener("input", read);
   const put = (number, word) => {
     const place = pieces.map((piece, index) => (piece.kind === "mask" ? index : -1)).filter((index) => index >= 0)[number];
     if (place === undefined) return;

@@ -14,7 +14,7 @@ const MOST_LINES = 20000;
 const MOST_FILE_BYTES = 32 * 2 ** 20;
 
 const SENTENCES = [
-  ["four topics", "A cat sleeps on the sofa.\nThe kitten is napping on the couch.\nShares fell sharply on Monday.\nThe stock market lost four percent.\nBoil the pasta for nine minutes.\nCook the noodles until they are soft."],
+  ["three topics", "A cat sleeps on the sofa.\nThe kitten is napping on the couch.\nShares fell sharply on Monday.\nThe stock market lost four percent.\nBoil the pasta for nine minutes.\nCook the noodles until they are soft."],
   ["the same, said differently", "How can I reset my password?\nI forgot my login details.\nWhere is my parcel?\nMy order has not arrived yet.\nCan I get my money back?"],
 ];
 const MAPPED = [
@@ -68,7 +68,7 @@ function showHeat(lines, matrix) {
     return h("td", {
       class: a === b ? "same" : strength > 0.62 ? "strong" : "", tabindex: a === 0 && b === 0 ? 0 : -1, "data-place": `${a},${b}`,
       style: { "--share": `${Math.round(strength * 100)}%` }, onmouseenter: () => tell(a, b), onfocus: () => tell(a, b),
-    }, value.toFixed(2));
+    }, value.toFixed(2).replace(/^-0\.00$/, "0.00"));
   };
   const table = h("table", { class: `heat${lines.length > 12 ? " dense" : ""}` },
     h("caption", { class: "unseen" }, "Cosines between the sentences"),
@@ -158,6 +158,17 @@ async function readLines(file) {
   return lines;
 }
 
+/** Beside, above or below a point, where nothing else stands; nothing where all is taken: the point tells it when asked. */
+function placeLabel(left, top, length, taken, width) {
+  const tries = [[left + 9, top + 4], [left - 9 - length, top + 4], [left - length / 2, top - 10], [left - length / 2, top + 19]];
+  for (const [x, y] of tries) {
+    const box = [x, y - 11, x + length, y + 3];
+    const isFree = x > 2 && x + length < width - 2 && taken.every((one) => box[2] < one[0] || one[2] < box[0] || box[3] < one[1] || one[3] < box[1] || (one[0] === left - 7 && one[1] === top - 7));
+    if (isFree) { taken.push(box); return { x, y }; }
+  }
+  return null;
+}
+
 function showMap(lines, vectors) {
   const { points, shares } = projectToPlane(vectors);
   const [width, height, edge] = [560, 420, 26];
@@ -171,13 +182,14 @@ function showMap(lines, vectors) {
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, class: "map", role: "group", "aria-label": "Map of the texts" });
   const places = points.map((point) => [x(point[0]), height - y(point[1])]);
   const room = lines.length <= 30;
+  const taken = places.map(([left, top]) => [left - 7, top - 7, left + 7, top + 7]);
   places.forEach(([left, top], number) => {
     const tell = () => fill(focus, h("b", {}, number + 1), ` ${lines[number]}`);
     const dot = draw("g", { class: "point", tabindex: 0, role: "img", "aria-label": lines[number] }, draw("circle", { cx: left, cy: top, r: 5, class: "fill-0" }));
     const name = lines[number].length > 26 ? `${lines[number].slice(0, 24)}…` : lines[number];
-    if (room) {
-      const isRight = left > width * 0.6;
-      const label = draw("text", { x: left + (isRight ? -9 : 9), y: top + 4, "text-anchor": isRight ? "end" : "start" });
+    const place = room && placeLabel(left, top, name.length * 6.2, taken, width);
+    if (place) {
+      const label = draw("text", { x: place.x, y: place.y, "text-anchor": "start" });
       label.textContent = name;
       dot.append(label);
     }
