@@ -49,7 +49,7 @@ class Child:
             self.code = self.parent.ask({"poll": self.pid})
         return self.code
 
-    def wait(self, timeout_s: float = 60.0) -> int:
+    def wait(self, timeout_s: float = 200.0) -> int:
         deadline = time.monotonic() + timeout_s
         while self.poll() is None:
             if time.monotonic() > deadline:

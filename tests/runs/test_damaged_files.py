@@ -78,6 +78,11 @@ def test_a_configuration_that_is_none_makes_a_folder_no_run(broken: Path, resume
     resume().assert_refused("exists and is not a run")
 
 
+def test_a_configuration_that_cannot_be_read_is_why_a_folder_is_no_run(broken: Path, resume: Callable[[], Any]) -> None:
+    (broken / "config.yaml").write_text(DEEP)
+    resume().assert_refused(f"is not a run that can be read: {broken / 'config.yaml'}, line 1: is nested more")
+
+
 def test_a_mistake_in_the_configuration_of_a_run_names_its_file(broken: Path, resume: Callable[[], Any]) -> None:
     file = broken / "config.yaml"
     file.write_text(file.read_text().replace("epochs: 10\n", "epochs: many\n"))

@@ -173,6 +173,11 @@ def test_a_spike_that_passes_is_not_said_and_each_divergence_once(build_watch: C
     assert len(watched.tell(5.0, 9.0, 9.0, 9.0).warnings) == 2
 
 
+def test_the_best_that_is_named_may_be_the_loss_of_the_first_step(build_watch: Callable[..., Watched]) -> None:
+    trouble = build_watch(unigram_loss=None, first=0.7).tell(99.0, 45.0).watch.judge(24.0)["trouble"]
+    assert "diverged to 24.000 (its best was 0.700, it began at 0.700)" in trouble
+
+
 def test_other_tasks_go_by_the_loss_they_began_with(build_watch: Callable[..., Watched]) -> None:
     watched = build_watch(unigram_loss=None, first=0.7)
     assert not watched.tell(0.1, 0.001, 0.9, 2.0).watch.judge(2.0)["diverged"]

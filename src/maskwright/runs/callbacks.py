@@ -270,12 +270,15 @@ class DivergenceWatch(Callback):
         first = self.trainer.state.first_loss
         if self.unigram_loss is None:
             return first is not None and loss > 2 * first + self.far
-        reached = self._best if first is None else min(self._best, first)
-        return loss > self.unigram_loss - self.near and loss > reached + self.far
+        return loss > self.unigram_loss - self.near and loss > self._find_best() + self.far
+
+    def _find_best(self) -> float:
+        first = self.trainer.state.first_loss
+        return self._best if first is None else min(self._best, first)
 
     def _describe(self, loss: float) -> str:
         first = self.trainer.state.first_loss
-        facts = [f"its best was {self._best:.3f}"]
+        facts = [f"its best was {self._find_best():.3f}"]
         facts += [] if first is None else [f"it began at {first:.3f}"]
         facts += [] if self.unigram_loss is None else [f"guessing by token frequencies has {self.unigram_loss:.3f}"]
         return f"loss has diverged to {loss:.3f} ({', '.join(facts)})"

@@ -117,6 +117,15 @@ class RunFolder:
             return False
         return isinstance(values, dict) and set(values) >= _CORE_SECTIONS
 
+    def describe_damage(self) -> str:
+        """What a folder that is no run lacks to be one, if its configuration is what cannot be read."""
+        try:
+            if self.config_file.is_file():
+                read_yaml(self.config_file)
+        except InputError as error:
+            return f" that can be read: {error}"
+        return ""
+
     @property
     def is_finished(self) -> bool:
         return self.final_file.is_file()
@@ -239,7 +248,9 @@ def find_run(config: Config, overwrite: bool = False) -> RunFolder:
     if not run.path.exists() or all(path.name == LOCK_FILE for path in run.path.iterdir()):
         return run
     if not run.is_run:
-        raise InputError(f"{run.path} exists and is not a run; choose another run.name or run.out")
+        raise InputError(
+            f"{run.path} exists and is not a run{run.describe_damage()}; choose another run.name or run.out"
+        )
     if overwrite:
         return run
     refuse_finished(run)
