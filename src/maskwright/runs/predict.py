@@ -73,6 +73,7 @@ def predict(
     overwrite: bool = False,
     device: str | None = None,
     batch_tokens: int | None = None,
+    precision: str | None = None,
     tokenizer: Any = None,
     write: Callable[[dict[str, Any]], None] | None = None,
     console: Console | None = None,
@@ -103,7 +104,11 @@ def predict(
         "max_length": max_length,
     }
     settings = {name: value for name, value in given.items() if value is not None}
-    predictor = pipeline(kind, model, tokenizer, device=device, batch_tokens=batch_tokens, **settings)
+    predictor = pipeline(
+        kind, model, tokenizer, device=device, batch_tokens=batch_tokens, precision=precision, **settings
+    )
+    if predictor.precision is not None and predictor.precision.name != "fp32":
+        (console or CleanConsole(stderr=True)).print(f"precision: {predictor.precision}", highlight=False)
     if question is not None and predictor.kind.item_name != QUESTION_ITEM:
         raise InputError(f"--question is for qa, not {kind}; leave it out")
     report = ReadingReport(keeps_long_texts=True)
