@@ -108,6 +108,9 @@ def predict(
     ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; unset: a GPU if there is one.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens per batch; unset: chosen for the device.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, bf16, fp16 (GPUs), int8 (CPUs) or auto; unset: auto.")
+    ] = None,
 ) -> None:
     """Run a model on texts. Prints one line of JSON per text, or writes a file.
 
@@ -151,6 +154,7 @@ def fill(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
     text: Annotated[str, typer.Argument(help="Text with [MASK] or <mask> where a word is missing.")],
     top_k: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16, int8 or auto; unset: auto.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Fill the masked words of a text, with probabilities.
@@ -163,7 +167,7 @@ def fill(
 
     from maskwright.runs.commands import fill as run
 
-    answers = run(model, text, top_k)
+    answers = run(model, text, top_k, precision=precision)
     if as_json:
         echo(json.dumps([[asdict(candidate) for candidate in candidates] for candidates in answers]))
         return

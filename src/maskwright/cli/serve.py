@@ -19,6 +19,10 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = 8000,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; unset: a GPU if there is one.")] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="auto, fp32, bf16, fp16 (GPUs) or int8 (CPUs); unset: auto, what is fast and near fp32."),
+    ] = None,
     api_key: Annotated[
         str | None,
         typer.Option(

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from maskwright.errors import InputError
 from maskwright.inference.loading import LoadedModel, Source, load_model
 from maskwright.inference.pipeline import Pipeline, pipeline
+from maskwright.inference.precision import ChosenPrecision, choose_inference_precision, convert
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.training.compute.device import choose_device
 
@@ -21,15 +24,25 @@ class EveryKind:
     loaded: LoadedModel
     pipelines: Mapping[str, Pipeline[Any, Any]]
     """By kind; what the model was made for comes first."""
+    precision: ChosenPrecision | None = None
+    """None: the dtype that a given model has."""
 
 
-def build_pipelines(model: Source, tokenizer: Any = None, device: str | None = None) -> EveryKind:
+def build_pipelines(
+    model: Source, tokenizer: Any = None, device: str | None = None, precision: str | None = None
+) -> EveryKind:
     """A run, a checkpoint, a model folder or a hub id, or a model with its `tokenizer`, read once.
 
-    It goes to a GPU if there is one, unless `device` says otherwise.
+    It goes to a GPU if there is one, unless `device` says otherwise. `precision` is that of `pipeline`: without one a
+    model that was read has `auto`, and a given one keeps its dtype.
     """
     loaded = load_model(model, tokenizer)
-    loaded.module.to(choose_device(device or "auto", "device")).eval()
+    chosen_device = choose_device(device or "auto", "device")
+    loaded.module.to(chosen_device).eval()
+    chosen = None
+    if precision is not None or not isinstance(model, nn.Module):
+        chosen = choose_inference_precision(precision or "auto", chosen_device)
+        convert(loaded.module, loaded.encoder.encoder, chosen.name)
     found: dict[str, Pipeline[Any, Any]] = {}
     if isinstance(loaded.whole, MaskedLanguageModel):
         found["fill-mask"] = pipeline("fill-mask", loaded.whole, loaded.tokenizer)
@@ -42,4 +55,4 @@ def build_pipelines(model: Source, tokenizer: Any = None, device: str | None = N
                 continue
     for kind in _ON_THE_ENCODER:
         found[kind] = pipeline(kind, loaded.encoder)
-    return EveryKind(loaded, found)
+    return EveryKind(loaded, found, chosen)

@@ -5,6 +5,7 @@ Kinds and options also answer to the names that the pipelines of `transformers` 
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from maskwright.inference.loading import (
     load_text_encoder,
 )
 from maskwright.inference.ner import FindEntities
+from maskwright.inference.precision import ChosenPrecision, check_precision_name, choose_inference_precision, convert
 from maskwright.inference.qa import AnswerQuestions
 from maskwright.inference.runner import Answer, Item, Kind, Name, Prepared, Sample, run_packed
 from maskwright.inference.zero_shot import ZeroShot
@@ -54,10 +56,12 @@ class Pipeline(Generic[Item, Answer]):
         remake: Callable[[Mapping[str, Any]], Kind[Item, Answer]] | None = None,
         shape: Callable[[Any], Any] | None = None,
         lists_single: bool = False,
+        precision: ChosenPrecision | None = None,
     ) -> None:
         """`remake` builds the kind again with other options, `shape` is applied to every answer of a call.
 
-        With `lists_single` the answer to a text alone is a list, unless the call says `top_k`.
+        With `lists_single` the answer to a text alone is a list, unless the call says `top_k`. `precision` is
+        what the model computes in; None: its own dtype.
         """
         self.kind = kind
         self.batch_tokens = batch_tokens
@@ -66,6 +70,7 @@ class Pipeline(Generic[Item, Answer]):
         self._lists_single = lists_single
         self.num_tokens = 0
         """That the encoder has read, special ones included, of all that was answered."""
+        self.precision = precision
 
     def __call__(self, inputs: Any = None, *more: Any, **options: Any) -> Any:
         """The answer to one input, or a list of answers to several.
@@ -96,7 +101,7 @@ class Pipeline(Generic[Item, Answer]):
                 f"the pipeline was built by hand and takes no options; give it without {', '.join(options)}"
             )
         lists_single = self._lists_single and "top_k" not in options
-        return Pipeline(self._remake(options), self.batch_tokens, None, self._shape, lists_single)
+        return Pipeline(self._remake(options), self.batch_tokens, None, self._shape, lists_single, self.precision)
 
     def stream(
         self, items: Iterable[Item], *, must_answer: bool = False, num_before: int = 0
@@ -289,7 +294,7 @@ _OPTIONS = {
 }
 """Options of `transformers` under our names."""
 _ON_WINDOWS = "a text longer than the model is read in windows, whose size max_length= sets"
-_ON_WEIGHTS = "to compute in other numbers load the model, change it with model.to(dtype), and give it with tokenizer="
+_ON_WEIGHTS = "use precision='bf16' (or fp32, fp16, int8, auto)"
 _OPTIONS_INSTEAD = {
     "batch_size": "inputs are packed; batch_tokens= says how many tokens are read at a time",
     "num_workers": "inputs are tokenized in chunks without worker processes; leave it out",
@@ -323,12 +328,15 @@ def pipeline(
     *,
     device: str | int | torch.device | None = None,
     batch_tokens: int | None = None,
+    precision: str | None = None,
     **options: Any,
 ) -> Pipeline[Any, Any]:
     """A pipeline of a kind (`fill-mask`, `embed`, `similarity`, `classify`, `ner`, `zero-shot`, `qa`) around a model.
 
     The model is a run, a checkpoint, a model folder or a hub id, or a model with its `tokenizer`. A named model goes to
     a GPU if there is one, another stays where it is, unless `device` says otherwise. `batch_tokens` are read at a time.
+    `precision` is fp32, bf16, fp16 (GPUs), int8 (CPUs) or auto, which is for a named model: bf16 where that is clearly
+    faster than fp32. A model in memory keeps its dtype, or is copied where a precision is given.
     Options: `top_k` (fill-mask, classify, qa), `targets` (fill-mask); `pooling` (embed, similarity), `normalize`
     (embed); `aggregation` (ner); `labels`, `hypothesis`, `multi_label` (zero-shot); `max_answer_length`,
     `max_question_length`, `doc_stride`, `handle_impossible_answer` (qa); `max_length`. They may be given here or to a
@@ -344,16 +352,23 @@ def pipeline(
     habit = _find_habit(name)
     recipe = _RECIPES[habit.kind]
     options = {**habit.defaults, **_read_options(options, name, recipe)}
+    if precision is not None:
+        check_precision_name(precision)
+        model = copy.deepcopy(model) if isinstance(model, nn.Module) else model
     loaded = recipe.load(model, tokenizer)
     make = partial(recipe.make, *loaded)
     built = make(**options)
     if device is not None or not isinstance(model, nn.Module | LoadedEncoder):
         built.module.to(choose_device(_name_device(device), "device"))
+    chosen = None
+    if precision is not None or not isinstance(model, nn.Module | LoadedEncoder):
+        chosen = choose_inference_precision(precision or "auto", next(built.module.parameters()).device)
+        convert(built.module, built.encoder, chosen.name)
 
     def remake(more: Mapping[str, Any]) -> Kind[Any, Any]:
         return make(**{**options, **_read_options(more, name, recipe)})
 
-    return Pipeline(built, batch_tokens, remake, habit.shape, habit.lists_single)
+    return Pipeline(built, batch_tokens, remake, habit.shape, habit.lists_single, chosen)
 
 
 def _find_habit(name: str) -> _Habit:

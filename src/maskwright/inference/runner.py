@@ -184,7 +184,8 @@ class TaskKind(Kind[Item, Answer]):
     def compute_logits(self, batch: EncodedBatch[Any]) -> Tensor:
         """(N, C) of the samples, or of a head for tokens (T, C), in fp32."""
         task_head = self.model.task_head
-        logits = task_head(batch.states, batch.batch, batch.packed.num_documents).float()
+        dtype = next((weight.dtype for weight in task_head.parameters()), batch.states.dtype)
+        logits = task_head(batch.states.to(dtype), batch.batch, batch.packed.num_documents).float()
         return batch.list_tokens(logits) if task_head.is_per_token else batch.list_samples(logits)
 
 

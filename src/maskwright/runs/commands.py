@@ -295,11 +295,16 @@ def export(
 
 
 @checks_arguments
-def fill(model: GivenModel, text: str, top_k: int = 5, *, tokenizer: Any = None) -> list[list[Candidate]]:
+def fill(
+    model: GivenModel, text: str, top_k: int = 5, *, precision: str | None = None, tokenizer: Any = None
+) -> list[list[Candidate]]:
     """The `top_k` most probable tokens for each masked place of a text, with probabilities."""
     from maskwright.inference.fill_mask import fill_mask
+    from maskwright.inference.precision import prepare_model
 
-    return fill_mask(*_open_language_model(model, tokenizer), text, top_k)
+    opened, tokenizer = _open_language_model(model, tokenizer)
+    prepared = prepare_model(opened, precision, is_given=not isinstance(model, str | Path))
+    return fill_mask(prepared, tokenizer, text, top_k)
 
 
 @checks_arguments

@@ -73,6 +73,7 @@ def predict(
     overwrite: bool = False,
     device: str | None = None,
     batch_tokens: int | None = None,
+    precision: str | None = None,
     tokenizer: Any = None,
     write: Callable[[dict[str, Any]], None] | None = None,
     console: Console | None = None,
@@ -108,7 +109,11 @@ def predict(
     }
     settings = {name: value for name, value in given.items() if value is not None}
     model_name = _describe_model(model) if output is not None else ""
-    predictor = pipeline(kind, model, tokenizer, device=device, batch_tokens=batch_tokens, **settings)
+    predictor = pipeline(
+        kind, model, tokenizer, device=device, batch_tokens=batch_tokens, precision=precision, **settings
+    )
+    if predictor.precision is not None and predictor.precision.name != "fp32":
+        (console or CleanConsole(stderr=True)).print(f"precision: {predictor.precision}", highlight=False)
     report = ReadingReport(keeps_long_texts=True)
     options = RowOptions(column, second_column, question, id_column, keeps)
     asked = find_rows(predictor.kind, kind, texts, options, report)
@@ -119,6 +124,7 @@ def predict(
             "model": model_name,
             "tokenizer": _hash_text(predictor.kind.tokenizer.backend.to_str()),
             **{name.replace("_", " "): value for name, value in {**settings, **asdict(options)}.items() if value},
+            "precision": None if predictor.precision is None else predictor.precision.name,
             "kept columns": "all" if keeps is None else list(keeps),
         }
         work.write_file(output, job)

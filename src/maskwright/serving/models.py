@@ -68,6 +68,7 @@ class ServedModel:
         self.id = model_id
         self.path_name = path_name
         self.loaded = built.loaded
+        self._precision = built.precision
         self.tokenizer = built.loaded.tokenizer
         self.meter = Meter()
         self._meters = (self.meter, server_meter)
@@ -197,7 +198,7 @@ class ServedModel:
             "max_length": find_max_length(encoder),
             "vocab_size": self.tokenizer.vocab_size,
             "mask_token": self.tokenizer.mask_token if isinstance(module, MaskedLanguageModel) else None,
-            "dtype": str(weight.dtype).removeprefix("torch."),
+            "dtype": str(weight.dtype).removeprefix("torch.") if self._precision is None else self._precision.name,
             "device": str(weight.device),
             "kinds": list(self.kinds),
             "labels": self.labels,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from maskwright.errors import InputError, check_count
+from maskwright.inference.precision import check_precision_name
 from maskwright.suggestions import name_option
 
 _MAX_PORT = 65_535
@@ -20,6 +21,8 @@ class ServeSettings:
     api_key: str | None = field(default=None, repr=False)
     cors: Sequence[str] = ()
     """Origins whose pages a browser lets read the answers."""
+    precision: str | None = None
+    """auto, fp32, bf16, fp16 or int8; None: auto, and a model in memory keeps its dtype."""
     batch_tokens: int | None = None
     """None: chosen for the device."""
     max_wait_ms: float = 2.0
@@ -41,6 +44,8 @@ class ServeSettings:
                 check_count(name_option(one.name), value)
             elif one.name in ("max_body_mb", "timeout_s", "read_timeout_s") and not value > 0:
                 raise InputError(f"{name_option(one.name)} is {value}; it must be more than 0")
+        if self.precision is not None:
+            check_precision_name(self.precision)
         if self.batch_tokens is not None:
             check_count(name_option("batch_tokens"), self.batch_tokens)
         if not 0 <= self.max_wait_ms < float("inf"):

@@ -95,7 +95,7 @@ def _open_pipeline(name: str, options: EmbeddingOptions) -> Pipeline[str, Vector
     given: dict[str, Any] = {} if options.pooling is None else {"pooling": options.pooling}
     if options.pooling == "none":
         raise InputError("--pooling is none, which gives many vectors to a text; to compare texts use mean or cls")
-    return pipeline("embed", name, normalize=True, **given)
+    return pipeline("embed", name, normalize=True, precision="fp32", **given)
 
 
 def _measure_files(embed: Pipeline[str, Vectors], files: _Files, num_neighbors: int) -> dict[str, _Measured]:

@@ -8,7 +8,7 @@ import platform
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,13 +65,22 @@ def check_precision(name: PrecisionName | Literal["auto"], device: torch.device)
             )
 
 
-def choose_precision(name: PrecisionName | Literal["auto"], device: torch.device) -> Precision:
-    """The configured precision if the device supports it; `auto` measures on first use and caches the result."""
+_SHORTER: tuple[PrecisionName, ...] = ("tf32", "bf16", "fp16")
+"""Those with fewer bits that training may take, in the order in which ties are settled."""
+
+
+def choose_precision(
+    name: PrecisionName | Literal["auto"], device: torch.device, shorter: Sequence[PrecisionName] = _SHORTER
+) -> Precision:
+    """The configured precision if the device supports it; `auto` measures on first use and caches the result.
+
+    `shorter` are the precisions that `auto` may choose beside fp32.
+    """
     check_precision(name, device)
     if name != "auto":
         return Precision(name)
     speeds = _load_speeds(device) or _measure_and_remember(device)
-    return _pick(speeds)
+    return _pick(speeds, shorter)
 
 
 def agree_on_precision(precision: Precision, world: World) -> Precision:
@@ -81,10 +90,9 @@ def agree_on_precision(precision: Precision, world: World) -> Precision:
     return precision if chosen == precision.name else Precision(chosen, "chosen by the main process")
 
 
-def _pick(speeds: dict[str, float]) -> Precision:
+def _pick(speeds: dict[str, float], shorter: Sequence[PrecisionName] = _SHORTER) -> Precision:
     """The fastest; ties go to the larger dtype, and fp16, with its small range, must also beat bf16."""
     chosen: PrecisionName = "fp32"
-    shorter: tuple[PrecisionName, ...] = ("tf32", "bf16", "fp16")
     for name in shorter:
         if speeds.get(name, 0.0) > _WORTHWHILE * speeds[chosen]:
             chosen = name
