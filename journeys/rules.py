@@ -66,8 +66,8 @@ RULES = [
     Rule(r"--device cuda|benchmarks/step_profile|checkpoint_stall.* --variant base", on="cpu", skip="needs a GPU"),
     Rule(r"modern_large", on="cpu", skip="395M parameters in batches of 131,072 tokens: hours a step on a CPU"),
     # Words in place of others.
-    Rule(r"^maskwright serve\b", packages=("fastapi", "httptools", "orjson", "uvicorn")),
-    Rule(r"^maskwright serve\b", replace={r"^(maskwright serve.*)$": _SERVED}),
+    Rule(r"^maskwright (serve|board)\b", packages=("fastapi", "httptools", "orjson", "uvicorn")),
+    Rule(r"^maskwright (serve|board)\b", replace={r"^(maskwright (serve|board).*)$": _SERVED}),
     Rule(r"^make train", replace={"^make train": "maskwright train"}),
     Rule(r"\bRUN\b", replace={r"\bRUN\b": "runs/mine"}),
     Rule(r"'DIR'", before="cp -rL bert-base-uncased DIR", packages=("transformers",)),

@@ -44,5 +44,6 @@ def board(
         app = build_app(state)
         add_board(app, Path(runs))
         with closing(open_socket(host, port, settings.read_timeout_s)) as listener:
-            say(f"{name_url(listener, host)}/board shows the runs of {runs}")
+            url = name_url(listener, host)
+            say(f"{url} answers; the runs of {runs} are shown at {url}/board")
             run_server(app, state, listener)

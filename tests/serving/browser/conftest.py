@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from looking import Page
-from running import PATIENCE_S, Running, running
+from looking import PATIENCE_S, Page
+from running import Running, running
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from running import PATIENCE_S
 
+PATIENCE_S = 120.0
 WIDE, PHONE = (1280, 900), (360, 740)
 Size = tuple[int, int]
 
@@ -18,6 +18,7 @@ class Page:
     def __init__(self, driver: Any, url: str) -> None:
         self.driver = driver
         self.url = url
+        self.patience_s = PATIENCE_S
 
     def open(self, path: str, size: Size = WIDE) -> None:
         self.driver.get("about:blank")
@@ -45,7 +46,9 @@ class Page:
         from selenium.webdriver.support.wait import WebDriverWait
 
         try:
-            return WebDriverWait(self.driver, PATIENCE_S, 0.1).until(lambda _: self.run(f"return {script}", *values))
+            return WebDriverWait(self.driver, self.patience_s, 0.1).until(
+                lambda _: self.run(f"return {script}", *values)
+            )
         except TimeoutException as error:
             shown = self.run("return document.body.innerText")
             raise AssertionError(f"{script} gave nothing; the page shows: {shown}") from error

@@ -100,6 +100,7 @@ def test_a_missing_folder_of_a_link_is_said_in_words(board: Any, runs_folder: Pa
     board.wait("document.querySelector('#panel')?.innerText.includes('There is no run')")
 
 
+@pytest.mark.timeout(900)
 def test_a_run_is_followed_while_it_trains(
     board: Any, runs_folder: Path, build_tiny_values: Callable[[Path], dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_run_is_followed_while_it_trains(
     values["training"]["checkpoint_every_steps"] = 50
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
     command = [sys.executable, "-m", "maskwright", "train", str(tmp_path / "config.yaml")]
+    board.patience_s = 400
     board.open("/board")
     board.wait("document.querySelector('#count').innerText.startsWith('No runs here yet')")
     with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL) as training:
@@ -122,7 +124,7 @@ def test_a_run_is_followed_while_it_trains(
             board.wait("document.querySelector('.moment output').innerText !== arguments[0]", last)
         finally:
             training.send_signal(signal.SIGTERM)
-            training.wait(60)
+            training.wait(120)
     board.wait(f"{STATES}[0] === 'stopped'")
     board.click("#tab-details")
     board.wait("document.querySelector('.course')?.innerText.includes('checkpoint step-')")
