@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from maskwright.errors import InputError
 from maskwright.inference.classify import Classify
 from maskwright.inference.embed import Embed
 from maskwright.inference.every_kind import EveryKind
@@ -92,7 +93,11 @@ class ServedModel:
             asked = self._find_kind(kind, given)
             items, is_single = asked.as_items(inputs)
             self._check_number(len(items) * max(len(getattr(asked, "labels", ())), 1))
-            return asked, asked.prepare(items, lambda place: f"{asked.item_name} {place + 1:,}"), is_single
+            prepared = asked.prepare(items, lambda place: f"{asked.item_name} {place + 1:,}")
+            for one in prepared:
+                if not one.samples:
+                    raise InputError(one.problem)
+            return asked, prepared, is_single
 
         is_small = _is_small(inputs) and (not given or (kind, _freeze(given, given)) in self._kinds)
         return await self._answer(kind, given, prepare, is_small)
