@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -175,3 +176,17 @@ def test_a_full_folder_for_temporary_files_is_the_one_that_is_named(
     with pytest.raises(OSError, match="No space left") as failed:
         train_tokenizer(iter(["the cat"]), vocab_size=60)
     assert failed.value.filename == str(tmp_path)
+
+
+def test_ctrl_c_ends_training_before_the_text_does() -> None:
+    ended = []
+
+    def read() -> Iterator[str]:
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(2_000_000):
+            yield "the cat sees the dog."
+        ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_tokenizer(read, vocab_size=100)
+    assert not ended

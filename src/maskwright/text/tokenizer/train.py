@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer, refuse_half_character
 TokenizerType = Literal["wordpiece", "byte_level_bpe", "unigram", "word_level"]
 _UNK = SPECIAL_ROLES["unk"]
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+_LOOK_S = 0.1
 _SCORE_DECIMALS = 4
 _CHARACTER_STEP = 1e-4
 """By how much the library's unigram trainer sets apart the scores of characters it saw only inside pieces."""
@@ -111,18 +113,36 @@ def _read_spool(spool: IO[str]) -> Iterator[str]:
 
 
 def _learn(backend: Backend, texts: Iterable[str], trainer: trainers.Trainer) -> None:
-    """Feed the trainer; an error while reading the texts comes out as it was raised."""
-    raised: list[Exception] = []
+    """Feed the trainer; an error while reading the texts comes out as it was raised.
+
+    The library computes for minutes. It does so in a thread, since Ctrl-C waits until the main thread runs Python.
+    """
+    raised: list[BaseException] = []
+    is_left = threading.Event()
 
     def watched() -> Iterator[str]:
         try:
             for text in texts:
+                if is_left.is_set():
+                    return
                 refuse_half_characters(text, "a text")
                 yield text
         except Exception as error:
             raised.append(error)
 
-    backend.train_from_iterator(watched(), trainer)
+    def learn() -> None:
+        try:
+            backend.train_from_iterator(watched(), trainer)
+        except BaseException as error:  # a panic of the library is no Exception
+            raised.append(error)
+
+    thread = threading.Thread(target=learn, name="tokenizer", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_LOOK_S)
+    finally:
+        is_left.set()
     if raised:
         raise raised[0]
 
