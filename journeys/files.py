@@ -286,7 +286,9 @@ def write_tasks(material: Material, folder: Path) -> None:
     for name, rows in split(material.questions, "train.tsv", "dev.tsv"):
         write_table(folder / name, ["sentence", "label"], rows, "\t")
     texts = [text for text, _ in material.questions[-200:]]
-    write_table(folder / "reviews.csv", ["review"], [(text,) for text in texts])
+    write_table(
+        folder / "reviews.csv", ["review_id", "review"], [(f"r{number}", text) for number, text in enumerate(texts)]
+    )
     write_lines(folder / "reviews.txt", texts)
     write_table(folder / "banking77.csv", ["text", "category"], material.questions[-200:])
     for name, rows in split(material.nli, "snli_train.jsonl", "snli_dev.jsonl"):

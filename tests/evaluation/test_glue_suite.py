@@ -16,10 +16,15 @@ from sklearn.metrics import matthews_corrcoef
 
 from maskwright.errors import InputError
 from maskwright.models.bert import BERT
+from maskwright.runs.eval import glue as glue_module
 from maskwright.runs.eval.glue import GlueOptions, evaluate_glue
 from maskwright.runs.eval.glue_files import find_tasks, write_files
 from maskwright.runs.eval.glue_report import GlueReport, format_glue
+from maskwright.runs.finetune import inputs
+from maskwright.tasks import kinds
+from maskwright.tasks.features import featurize
 from maskwright.tasks.model import TaskModel
+from maskwright.tasks.new_model import load_pretrained
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.trainer import Trainer
 
@@ -129,6 +134,37 @@ def test_tasks_are_trained_scored_and_not_repeated(
     more = evaluate(models[:1], glue, tmp_path / "out", tasks=["CoLA"], seeds=3)
     assert len(fits) == 5
     assert more.figures[0][0].seeds[:2] == cola.seeds
+
+
+def test_a_model_is_read_once_for_all_tasks_and_seeds(
+    models: list[str], glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answers are those of runs that read it for themselves, and each held-out set is tokenized once."""
+    expected = (
+        evaluate(models[:1], glue, tmp_path / "one", tasks=["CoLA"]),
+        evaluate(models[:1], glue, tmp_path / "other", tasks=["MNLI"]),
+    )
+    read: list[Path] = []
+    tokenized: list[str] = []
+
+    def watch(folder: Path) -> Any:
+        read.append(folder)
+        return load_pretrained(folder)
+
+    def watch_features(examples: Any, *given: Any) -> Any:
+        tokenized.append(examples[0].text)
+        return featurize(examples, *given)
+
+    monkeypatch.setattr(glue_module, "load_pretrained", watch)
+    monkeypatch.setattr(inputs, "load_pretrained", watch)
+    monkeypatch.setattr(kinds, "featurize", watch_features)
+    both = evaluate(models[:1], glue, tmp_path / "both", tasks=["CoLA", "MNLI"])
+    assert read == [Path(models[0])]
+    assert len(tokenized) == 2 + 2 + 3, "train and validation of each task, and the held-out sets for all seeds"
+    assert both.figures[0][0] == expected[0].figures[0][0]
+    assert both.figures[0][1:3] == expected[1].figures[0][:2]
+    assert evaluate(models[:1], glue, tmp_path / "both", tasks=["CoLA", "MNLI"]) == both
+    assert len(read) == 1, "what is finished needs no model"
 
 
 def test_a_single_seed_can_be_followed_by_more(

@@ -27,8 +27,11 @@ _LARGEST_USUAL_SIZE = 0.06
 """Of weights: all-MiniLM-L6-v2 has as much, encoders that Muon trained two to three times as much."""
 
 
-def load_pretrained(folder: Path) -> tuple[TunedEncoder, dict[str, Any], State]:
-    """An encoder to be fine-tuned, with the config.json and all weights it came with."""
+Pretrained = tuple[TunedEncoder, dict[str, Any], State]
+"""An encoder to be fine-tuned, with the config.json and all weights it came with."""
+
+
+def load_pretrained(folder: Path) -> Pretrained:
     config, weights = read_model_folder(folder)
     if is_foreign(config):
         return load_foreign_encoder(config, weights, folder), config, weights

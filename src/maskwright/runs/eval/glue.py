@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +16,21 @@ from maskwright.config import Config
 from maskwright.errors import InputError
 from maskwright.evaluation.agreement import Agreement
 from maskwright.evaluation.statistics import Floats
+from maskwright.models.files.model_folder import resolve_folder
 from maskwright.runs.eval.glue_files import TaskFiles, find_tasks, write_files
 from maskwright.runs.eval.glue_report import GlueReport, build_glue_report
 from maskwright.runs.finetune.finetune import TASK_FILE, finetune, say
+from maskwright.runs.finetune.inputs import GivenInputs
 from maskwright.runs.finetune.settings import build_run_config, list_seed_folders
 from maskwright.runs.folder import RunFolder, find_changes
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.storage import read_json, read_record, write_text
 from maskwright.tasks.config import TaskConfig, build_task_config, load_task_config
+from maskwright.tasks.features import Features
 from maskwright.tasks.kinds import find_kind
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel, answer_examples
+from maskwright.tasks.new_model import load_pretrained
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.training.compute.device import choose_device
 
@@ -61,25 +66,39 @@ def evaluate_glue(models: Sequence[str], folder: Path, options: GlueOptions, con
         write_files(one, out / _DATA_FOLDER / one.task.name, options.limit, lambda text: say(console, text))
         for one in found
     ]
-    scores = [{one.task.name: _run_task(model, one, out, options, console) for one in files} for model in models]
+    scores = []
+    for name in models:
+        model = _OpenModel(name)
+        scores.append({one.task.name: _run_task(model, one, out, options, console) for one in files})
     return build_glue_report(models, scores)
 
 
+class _OpenModel:
+    """A model that is read once for the runs of all tasks and seeds, and not at all where these are finished."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @cached_property
+    def given(self) -> GivenInputs:
+        return GivenInputs(pretrained=load_pretrained(resolve_folder(self.name)), tokenizer=open_tokenizer(self.name))
+
+
 def _run_task(
-    model: str, files: TaskFiles, out: Path, options: GlueOptions, console: Console
+    model: _OpenModel, files: TaskFiles, out: Path, options: GlueOptions, console: Console
 ) -> dict[str, list[Agreement]]:
     given = {"epochs": options.epochs, "learning_rate": options.learning_rate}
     config = build_task_config(
         {
             "task": files.task.kind,
-            "model": model,
+            "model": model.name,
             "train": str(files.train),
             "validation": str(files.validation),
             "metric": files.task.metrics[0] if files.task.metrics[0] != "accuracy" else None,
             **{name: value for name, value in given.items() if value is not None},
         }
     )
-    folder, num_seeds = out / _name_model(model) / files.task.name, options.seeds or DEFAULT_SEEDS
+    folder, num_seeds = out / _name_model(model.name) / files.task.name, options.seeds or DEFAULT_SEEDS
     # A single seed's run lies where it would among several, so that more can be added.
     folders = list_seed_folders(folder, max(num_seeds, _TWO))[:num_seeds]
     runs = [RunFolder(one) for one in folders]
@@ -88,7 +107,7 @@ def _run_task(
         _check_same_training(run, config, build_run_config(config, run.path, seed, options.settings))
     if not all(run.is_finished for run in runs):
         base = folders[0] if num_seeds == 1 else folder
-        finetune(config, base, num_seeds=num_seeds, settings=options.settings, console=console)
+        finetune(config, base, num_seeds=num_seeds, settings=options.settings, console=console, given=model.given)
     return score_runs(runs, files, config)
 
 
@@ -135,7 +154,8 @@ class _Answers:
 
 def score_runs(runs: Sequence[RunFolder], files: TaskFiles, config: TaskConfig) -> dict[str, list[Agreement]]:
     """The measures of each held-out set, over all seeds."""
-    kept = [_load_answers(run, files, config) for run in runs]
+    features: dict[tuple[Path, str], Features] = {}
+    kept = [_load_answers(run, files, config, features) for run in runs]
     measures = {}
     for name in files.held_out:
         if any(one[name].labels != kept[0][name].labels for one in kept):
@@ -149,11 +169,14 @@ def score_runs(runs: Sequence[RunFolder], files: TaskFiles, config: TaskConfig) 
     return measures
 
 
-def _load_answers(run: RunFolder, files: TaskFiles, config: TaskConfig) -> dict[str, _Answers]:
+def _load_answers(
+    run: RunFolder, files: TaskFiles, config: TaskConfig, features: dict[tuple[Path, str], Features]
+) -> dict[str, _Answers]:
+    """`features` are those of held-out sets that another seed's run has answered."""
     path = run.path / _ANSWERS_FILE
     if not path.is_file():
         model = TaskModel.from_pretrained(run.model).to(choose_device("auto"))
-        answers = {name: asdict(_answer(model, run, file, config)) for name, file in files.held_out.items()}
+        answers = {name: asdict(_answer(model, run, file, config, features)) for name, file in files.held_out.items()}
         write_text(path, json.dumps(answers) + "\n")
     kept = read_record(dict[str, _Answers], read_json(path), path)
     if kept.keys() != files.held_out.keys() or any(len(one.answers) != len(one.labels) for one in kept.values()):
@@ -163,13 +186,17 @@ def _load_answers(run: RunFolder, files: TaskFiles, config: TaskConfig) -> dict[
     return kept
 
 
-def _answer(model: TaskModel, run: RunFolder, file: Path, config: TaskConfig) -> _Answers:
+def _answer(
+    model: TaskModel, run: RunFolder, file: Path, config: TaskConfig, features: dict[tuple[Path, str], Features]
+) -> _Answers:
     """Classes as their numbers, measures as they are."""
     kind, tokenizer = find_kind(config.task), open_tokenizer(str(run.model))
-    max_length = config.max_length or model.encoder.max_length
-    features = kind.featurize(kind.read(file, config).examples, tokenizer, max_length, config)
-    targets = model.task.encode_targets(features.examples)
-    loader = TaskLoader(features, targets, tokenizer, batch_size=config.batch_size, shuffle=False)
+    key = file, tokenizer.backend.to_str()
+    if key not in features:
+        max_length = config.max_length or model.encoder.max_length
+        features[key] = kind.featurize(kind.read(file, config).examples, tokenizer, max_length, config)
+    targets = model.task.encode_targets(features[key].examples)
+    loader = TaskLoader(features[key], targets, tokenizer, batch_size=config.batch_size, shuffle=False)
     values = answer_examples(model, loader).values
     answers = values.argmax(-1) if isinstance(model.task, Classification) else values[:, 0]
     return _Answers(_list(answers.double().numpy()), _list(targets.double().numpy()))

@@ -27,7 +27,7 @@ from maskwright.tasks.heads import TaskHead
 from maskwright.tasks.kinds import ExampleSource, TaskKind, check_own_settings, find_kind
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.new_model import build_new, load_pretrained
+from maskwright.tasks.new_model import Pretrained, build_new, load_pretrained
 from maskwright.tasks.nlp_heads import NLPHead, check_head
 from maskwright.tasks.tables import Table
 from maskwright.tasks.task import Task
@@ -47,6 +47,8 @@ class GivenInputs:
     """Where the encoder and its tokenizer were written to."""
     encoder: nn.Module | None = None
     """One of the caller's own, which no folder can hold."""
+    pretrained: Pretrained | None = None
+    """What the named folder holds, where it was read before; runs take copies."""
     tokenizer: Tokenizer | None = None
     """Of that encoder."""
     task_head: NLPHead | None = None
@@ -120,7 +122,7 @@ def load_task_inputs(config: TaskConfig, say: Say, given: GivenInputs | None = N
     if given.encoder is not None:
         encoder = cast(TunedEncoder, given.encoder)
     else:
-        encoder, encoder_config, weights = load_pretrained(resolve_folder(model))
+        encoder, encoder_config, weights = given.pretrained or load_pretrained(resolve_folder(model))
         _say_fine_tuned(config.model, encoder_config, say)
     if given.task_head is None:
         _say_own_head(kind, encoder, say)
