@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-
 PATIENCE_S = 120.0
 WIDE, PHONE = (1280, 900), (360, 740)
 Size = tuple[int, int]
