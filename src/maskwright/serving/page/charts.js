@@ -155,7 +155,7 @@ function drawAxes(svg, scales, isLog, format, formatX) {
     svg.append(draw("line", { class: "grid", x1: EDGES.left, x2: scales.width - EDGES.right, y1: y, y2: y }));
     svg.append(write(format(tick), { x: EDGES.left - 7, y: Number(y) + 3.5, "text-anchor": "end" }));
   }
-  for (const tick of chooseTicks(scales.left, scales.right, scales.width < 400 ? 3 : 5)) {
+  for (const tick of chooseTicks(scales.left, scales.right, scales.width < 400 ? 4 : 5)) {
     svg.append(write(formatX(tick), { x: scales.x(tick).toFixed(1), y: HEIGHT - 8, "text-anchor": "middle" }));
   }
   const y = HEIGHT - EDGES.bottom;
