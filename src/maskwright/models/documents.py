@@ -63,12 +63,21 @@ def _match(attention_mask: Tensor | None, query: Tensor) -> Tensor | None:
     return attention_mask.to(query.dtype) if attention_mask is not None and is_added else attention_mask
 
 
+def takes_documents_alone(hidden: Tensor) -> bool:
+    """Whether hidden states (B, S, D) are one row of inference on a CPU, whose documents are computed one by one.
+
+    An export must not look at the number of rows, or its graph would have that number.
+    """
+    is_inference = torch.is_inference_mode_enabled() and not torch.compiler.is_compiling()
+    return is_inference and hidden.device.type == "cpu" and hidden.shape[0] == 1
+
+
 def group_documents(hidden: Tensor, document_ids: Tensor | None, is_causal: Tensor | None) -> DocumentGroups | None:
     """The documents of one row of hidden states (1, T, D) of inference on a CPU; None of any other.
 
     `is_causal` (1, T) is true for tokens that may see only what comes before them, and themselves.
     """
-    is_meant = hidden.device.type == "cpu" and len(hidden) == 1 and torch.is_inference_mode_enabled()
+    is_meant = takes_documents_alone(hidden)
     if document_ids is None or not is_meant:
         return None
     numbers, lengths = torch.unique_consecutive(document_ids[0].long(), return_counts=True)

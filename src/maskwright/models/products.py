@@ -37,13 +37,13 @@ def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _is_taken(features: Tensor, weight: Tensor) -> bool:
     return (
         IS_ROW_INVARIANT
+        and not torch.compiler.is_compiling()
         and torch.is_inference_mode_enabled()
         and features.device.type == "cpu"
         and features.dtype == weight.dtype
         and features.dtype in _DTYPES
         and features.numel() > 0
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
     )
 
 

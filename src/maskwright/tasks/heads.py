@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.models.any_encoder import name_encoder
+from maskwright.models.documents import takes_documents_alone
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.family import TaskHeadLayout
 from maskwright.models.files.model_folder import CONFIG_FILE, describe_pooling, read_own_settings
@@ -42,7 +43,7 @@ def _pool_first(hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tenso
     is_first = (batch.positions == 0) & ~batch.is_padding
     slots = torch.where(is_first, batch.document_ids, 0)  # slot 0 takes all other tokens and is not read
     tokens = torch.arange(hidden.shape[1], device=hidden.device).expand_as(slots)
-    places = torch.zeros(len(slots), num_documents + 1, dtype=torch.long, device=hidden.device)
+    places = torch.zeros(slots.shape[0], num_documents + 1, dtype=torch.long, device=hidden.device)
     places = places.scatter_(1, slots, tokens)[:, 1:]
     return hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))
 
@@ -52,7 +53,7 @@ def _pool_mean(hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor
 
     For one row, in inference on a CPU, each document is summed by itself, so that the others change nothing.
     """
-    if len(hidden) == 1 and hidden.device.type == "cpu" and torch.is_inference_mode_enabled():
+    if takes_documents_alone(hidden):
         return _add_up_documents(hidden[0].float(), batch.document_ids[0], num_documents)[None]
     numbers = torch.arange(1, num_documents + 1, device=hidden.device)
     belongs = (batch.document_ids[:, None, :] == numbers[:, None]).float()
