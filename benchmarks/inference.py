@@ -1,12 +1,19 @@
-"""Fill-mask, embeddings and classes beside the pipelines of transformers, with the same weights on the same texts.
+"""Inference beside its peers, with the same weights on the same texts, by turns in one process.
 
 Texts are documents of the built-in corpus, cut to --length tokens, or with --lengths log-normal runs of its words of
-log-normal length. The peer is `transformers.pipeline` in batches of 32, as it pads them: fill-mask with five
+log-normal length; mixed has nine of those to each text of --length, long has texts of at least three quarters of it. With --peer transformers (SDPA),
+sentence-transformers or onnxruntime (its fusions; int8 by its dynamic quantization) the peer gets its texts sorted by
+length, the batch size that is fastest for it, and the same precision; both sides' distance to our fp32 is printed.
+--sts FILE (rows of the STS benchmark) prints the rank correlation of cosines with people's scores, in fp32 and in
+--precision.
+
+Without --peer it is `transformers.pipeline` in batches of 32, as it pads them: fill-mask with five
 candidates, and feature-extraction with tensors as its answers, each averaged over the text's own tokens; with --kind
 classify text-classification. Both sides are timed from texts to answers, by turns; weights are random unless a folder
 is given. The answers are compared, and the smaller ratio is the headline.
 
     python benchmarks/inference.py
+    python benchmarks/inference.py --peer sentence-transformers --kind embed --model FOLDER --lengths mixed
 """
 
 from __future__ import annotations
@@ -19,20 +26,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import inference_peers
 import numpy as np
 import torch
 import transformers
 
 import maskwright as mw
 from maskwright.inference.pipeline import pipeline
-from maskwright.tasks.heads import build_sequence_head
+from maskwright.tasks.heads import build_sequence_head, build_span_head, build_token_head
 from maskwright.tasks.model import TaskModel
+from maskwright.tasks.ner.token_classification import TokenClassification
+from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.text.sources import read_python_documentation
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 TOP_K = 5
 NUM_CLASSES = 4
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+SENTENCES_PER_DOCUMENT = 9
+QUESTION = "what does this function return"
+NUM_STS_COLUMNS = 7
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -40,9 +54,8 @@ def build_model(folder: Path, arguments: argparse.Namespace) -> None:
     """A model with random weights, in a folder that both sides read."""
     tokenizer = mw.train_tokenizer(read_python_documentation(), vocab_size=arguments.vocab_size)
     encoder = mw.BERT.from_variant(arguments.variant, vocab_size=arguments.vocab_size, initializer_range=0.1)
-    if arguments.kind == "classify":
-        task = Classification([f"class {number}" for number in range(NUM_CLASSES)])
-        TaskModel(encoder, build_sequence_head(encoder, NUM_CLASSES, {}), task).save_pretrained(folder, tokenizer)
+    if arguments.kind in ("classify", "ner", "qa"):
+        build_task_model(arguments.kind, encoder).save_pretrained(folder, tokenizer)
         return
     model = mw.MaskedLanguageModel(
         encoder,
@@ -54,6 +67,15 @@ def build_model(folder: Path, arguments: argparse.Namespace) -> None:
     model.save_pretrained(folder, tokenizer)
 
 
+def build_task_model(kind: str, encoder: mw.BERT) -> TaskModel:
+    if kind == "ner":
+        return TaskModel(encoder, build_token_head(encoder, len(TAGS), {}), TokenClassification(TAGS))
+    if kind == "qa":
+        return TaskModel(encoder, build_span_head(encoder, 2, {}), QuestionAnswering())
+    task = Classification([f"class {number}" for number in range(NUM_CLASSES)])
+    return TaskModel(encoder, build_sequence_head(encoder, NUM_CLASSES, {}), task)
+
+
 def cut_texts(tokenizer: Tokenizer, arguments: argparse.Namespace) -> list[str]:
     """As many texts as asked for, none longer than the model or empty."""
     random = np.random.default_rng(0)
@@ -62,8 +84,12 @@ def cut_texts(tokenizer: Tokenizer, arguments: argparse.Namespace) -> list[str]:
     if arguments.lengths == "documents":
         chosen = [documents[number] for number in random.permutation(len(documents))[: arguments.texts]]
         return [cut_words(tokenizer, words, longest) for words in chosen]
-    lengths = np.exp(random.normal(np.log(0.3 * arguments.length), 0.6, arguments.texts))
+    lengths = np.exp(random.normal(np.log(0.3 * min(arguments.length, 128)), 0.6, arguments.texts))
+    if arguments.lengths == "mixed":
+        lengths[:: SENTENCES_PER_DOCUMENT + 1] = longest
     words = [word for document in documents for word in document]
+    if arguments.lengths == "long":
+        lengths = random.uniform(0.75 * longest, longest, arguments.texts)
     starts = random.integers(0, len(words) - arguments.length, arguments.texts).tolist()
     return [
         cut_words(tokenizer, words[start : start + longest], int(length))
@@ -95,21 +121,101 @@ def load_theirs(task: str, folder: Path, arguments: argparse.Namespace) -> Calla
     return transformers.pipeline(task, model=str(folder), tokenizer=str(folder), **options)
 
 
+def ask_ours(
+    kind: str, folder: Path, precision: str, arguments: argparse.Namespace
+) -> Callable[[list[Any]], list[Any]]:
+    """Answers in the form of the peers'."""
+    options: dict[str, dict[str, Any]] = {
+        "classify": {"top_k": None},
+        "ner": {"aggregation": "none"},
+        "fill-mask": {"top_k": TOP_K},
+    }
+    options.setdefault(kind, {})["max_length"] = arguments.length
+    ours = pipeline(kind, str(folder), device=arguments.device, precision=precision, **options[kind])
+    read: dict[str, Callable[[Any], Any]] = {
+        "embed": lambda vector: vector,
+        "classify": lambda answer: {one["label"]: one["score"] for one in answer},
+        "ner": lambda answer: {(one["index"], one["entity"]): one["score"] for one in answer},
+        "fill-mask": lambda answer: {one["token"]: one["score"] for one in answer},
+        "qa": lambda answer: {(answer["start"], answer["end"]): 1.0},
+    }
+    return lambda items: [read[kind](answer) for answer in ours(items)]
+
+
+def compare_answers(kind: str, found: list[Any], expected: list[Any]) -> tuple[str, float]:
+    """In words, and the figure in them: the least cosine, or the share of texts with the same decision."""
+    if kind == "embed":
+        cosines = [float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)) for a, b in zip(found, expected, strict=True)]
+        return f"cosine {min(cosines):.6f} at least", min(cosines)
+    same = float(np.mean([_decide(kind, a) == _decide(kind, b) for a, b in zip(found, expected, strict=True)]))
+    pairs = [abs(a[key] - b[key]) for a, b in zip(found, expected, strict=True) for key in a.keys() & b.keys()]
+    return f"{same:.1%} decide alike, scores differ by up to {max(pairs, default=0.0):.1e}", same
+
+
+def _decide(kind: str, answer: dict[Any, float]) -> Any:
+    return sorted(answer) if kind == "ner" else max(answer, key=lambda key: answer[key])
+
+
+def compare_with_peer(kind: str, folder: Path, texts: list[str], arguments: argparse.Namespace) -> dict[str, float]:
+    tokenizer = load_tokenizer(folder)
+    items: list[Any] = mask_one_word(texts, tokenizer.mask_token) if kind == "fill-mask" else texts
+    items = [(QUESTION, text) for text in texts] if kind == "qa" else items
+    num_tokens = sum(len(ids) + 2 for ids in tokenizer.encode_batch(texts))
+    ours = ask_ours(kind, folder, arguments.precision, arguments)
+    clock = time.process_time if arguments.cpu_time else time.perf_counter
+    peer = inference_peers.load_peer(arguments.peer, kind, folder, arguments)
+    size = inference_peers.tune(peer, items, arguments.batch_size, clock)
+    ours_s, theirs_s = measure(lambda: ours(items), lambda: peer(items, size), arguments.repeats, clock)
+    exact = ask_ours(kind, folder, "fp32", arguments)(items)
+    figures = {"batch_size": float(size), "tokens": float(num_tokens)}
+    sides = (("", "maskwright", ours_s, ours(items)), ("peer_", arguments.peer, theirs_s, peer(items, size)))
+    for prefix, name, seconds, answers in sides:
+        words, figure = compare_answers(kind, answers, exact)
+        figures |= {
+            f"{prefix}texts_per_s": len(texts) / seconds,
+            f"{prefix}tokens_per_s": num_tokens / seconds,
+            f"{prefix}agreement": figure,
+        }
+        speed = f"{len(texts) / seconds:9.1f} texts/s {num_tokens / seconds:9.0f} tokens/s"
+        print(f"{kind:<9} {name:<22} {speed}; against fp32: {words}")
+    return figures
+
+
+def correlate_sts(folder: Path, file: Path, arguments: argparse.Namespace) -> dict[str, float]:
+    """Spearman's rank correlation of cosines with the scores that people gave."""
+    rows = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if len(row) >= NUM_STS_COLUMNS and row[5].strip() and row[6].strip()]
+    scores, pairs = [float(row[4]) for row in rows], [(row[5], row[6]) for row in rows]
+    found = {}
+    for precision in dict.fromkeys(("fp32", arguments.precision)):
+        compare = pipeline("similarity", str(folder), device=arguments.device, precision=precision)
+        cosines = [answer["score"] for answer in compare(pairs)]
+        found[precision] = float(np.corrcoef(rank(cosines), rank(scores))[0, 1])
+        print(f"STS benchmark, {len(pairs)} pairs, {precision}: Spearman {found[precision]:.4f}")
+    return found
+
+
+def rank(values: list[float]) -> Any:
+    """Ranks; equal values share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+
+
 def load_ours(kind: str, folder: Path, arguments: argparse.Namespace, **options: Any) -> Callable[..., Any]:
-    ours = pipeline(kind, str(folder), device=arguments.device, **options)
-    ours.kind.module.to(DTYPES[arguments.precision])
-    return ours
+    return pipeline(kind, str(folder), device=arguments.device, precision=arguments.precision, **options)
 
 
-def measure(ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int) -> tuple[float, float]:
+def measure(
+    ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, float]:
     """Median seconds of each, by turns, after one run that is not counted."""
     seconds: dict[int, list[float]] = {0: [], 1: []}
     for turn in range(2 * (repeats + 1)):
-        begin = time.perf_counter()
+        begin = clock()
         (ours if turn % 2 == 0 else theirs)()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        seconds[turn % 2].append(time.perf_counter() - begin)
+        seconds[turn % 2].append(clock() - begin)
     return float(np.median(seconds[0][1:])), float(np.median(seconds[1][1:]))
 
 
@@ -151,27 +257,52 @@ def compare_classify(folder: Path, texts: list[str], arguments: argparse.Namespa
 
 COMPARISONS = {"fill-mask": compare_fill_mask, "embed": compare_embed, "classify": compare_classify}
 LANGUAGE_KINDS = ("fill-mask", "embed")
+PEERS = ("transformers", "sentence-transformers", "onnxruntime")
+
+
+def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Refuse what would compare nothing, and take what no peer leaves open."""
+    if arguments.peer is None:
+        arguments.batch_size = arguments.batch_size or 32
+        if arguments.kind not in (None, *COMPARISONS):
+            parser.error(f"--kind {arguments.kind} needs a --peer")
+        if arguments.precision not in DTYPES:
+            parser.error(f"--precision {arguments.precision} needs a --peer")
+    if arguments.peer == "sentence-transformers" and arguments.kind != "embed":
+        parser.error("sentence-transformers embeds; add --kind embed")
+    arguments.peer_precision = arguments.precision
+    if arguments.precision == "int8" and arguments.peer != "onnxruntime":
+        arguments.peer_precision = "fp32"  # what such a user has
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--kind", choices=list(COMPARISONS), help="default: fill-mask and embed")
+    parser.add_argument("--kind", choices=list(inference_peers.CLASSES), help="default: fill-mask and embed")
+    parser.add_argument("--peer", choices=PEERS, help="default: the pipelines of transformers as they come")
     parser.add_argument("--model", type=Path, help="a Hugging Face folder; default: random weights of --variant")
     parser.add_argument("--variant", choices=list(mw.BERT.variants), help="default: tiny, on a GPU base")
     parser.add_argument("--vocab-size", type=int, default=30522)
-    parser.add_argument("--lengths", choices=["documents", "log-normal"], default="documents")
+    parser.add_argument("--lengths", choices=["documents", "log-normal", "mixed", "long"], default="documents")
     parser.add_argument("--length", type=int, help="tokens of the longest text; default: 512, log-normal 128")
     parser.add_argument("--texts", type=int, help="default: 256, on a GPU 7680")
-    parser.add_argument("--batch-size", type=int, default=32, help="of the peer")
-    parser.add_argument("--precision", choices=list(DTYPES), default="fp32")
+    parser.add_argument("--batch-size", type=int, help="of the peer; default: 32, with --peer the fastest")
+    parser.add_argument("--sts", type=Path, help="a file of the STS benchmark, for embed")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="with --peer: count the process's time, where others compute too"
+    )
+    parser.add_argument("--threads", type=int, help="of torch and onnxruntime; default: all")
+    parser.add_argument("--precision", choices=["fp32", "bf16", "fp16", "int8"], default="fp32")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     is_gpu = arguments.device.startswith("cuda")
     arguments.variant = arguments.variant or ("base" if is_gpu else "tiny")
     arguments.texts = arguments.texts or (7_680 if is_gpu else 256)
-    arguments.length = arguments.length or (512 if arguments.lengths == "documents" else 128)
+    arguments.length = arguments.length or (128 if arguments.lengths == "log-normal" else 512)
+    check(parser, arguments)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     results = {}
     with tempfile.TemporaryDirectory() as temporary:
@@ -182,14 +313,22 @@ def main() -> None:
         place = f"{arguments.device}, {arguments.precision}"
         print(f"{len(texts)} texts of up to {arguments.length} tokens ({arguments.lengths}), {place}")
         for kind in [arguments.kind] if arguments.kind else LANGUAGE_KINDS:
-            figures = COMPARISONS[kind](folder, texts, arguments)
+            figures = (
+                COMPARISONS[kind](folder, texts, arguments)
+                if arguments.peer is None
+                else compare_with_peer(kind, folder, texts, arguments)
+            )
             figures["ratio"] = figures["texts_per_s"] / figures["peer_texts_per_s"]
             results[kind] = figures
+            if arguments.peer is not None:
+                continue
             print(
                 f"{kind:<10} {figures['texts_per_s']:9.1f} texts/s, transformers {figures['peer_texts_per_s']:9.1f},"
                 f" {figures['ratio']:.2f}x; answers differ by at most {figures['difference']:.1e}"
             )
-    ratio = min(figures["ratio"] for figures in results.values())
+        if arguments.sts:
+            results["sts"] = correlate_sts(folder, arguments.sts, arguments)
+    ratio = min(figures["ratio"] for figures in results.values() if "ratio" in figures)
     if arguments.json:
         arguments.json.write_text(json.dumps({**results, "ratio": ratio}, indent=2) + "\n")
     print(f"ratio {ratio:.2f}x")
