@@ -141,6 +141,20 @@ def test_a_pair_is_classified_and_every_class_has_its_bar(page: Any, server: Run
     assert "calibrat" in page.text(".answer .note")
 
 
+def test_measures_are_put_in_order_and_not_called_percent(page: Any, server: Running) -> None:
+    open_kind(page, "rerank")
+    texts = ["the cat sees the road", "a small dog likes it", "one red bird"]
+    page.write("#panel textarea", "\n".join(texts))
+    ask(page)
+    query = page.run("return document.querySelector('#panel input[type=text]').value")
+    pairs = [[query, text] for text in texts]
+    scores = [one["score"] for one in server.ask("/classify", inputs=pairs, model="relevance")]
+    assert not all(0 <= score <= 1 for score in scores)
+    ordered = sorted(texts, key=lambda text: -scores[texts.index(text)])
+    assert [one.text for one in page.find_all(".answer .bar-label")] == ordered
+    assert not any("%" in one.text for one in page.find_all(".answer .bar-value"))
+
+
 def test_the_heat_map_is_a_table_that_keys_step_through(page: Any, server: Running) -> None:
     open_kind(page, "similarity")
     lines = ["the cat sees the road", "a small dog likes it", "every student remembers"]

@@ -98,6 +98,7 @@ function chooseKind(kind) {
     const isChosen = tab.dataset.kind === kind;
     tab.setAttribute("aria-selected", String(isChosen));
     tab.tabIndex = isChosen ? 0 : -1;
+    if (isChosen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   find("panel").setAttribute("aria-labelledby", `tab-${kind}`);
   find("code").hidden = true;

@@ -165,6 +165,7 @@ function showTabs() {
     onclick: () => chooseTab(key),
   }, tab.title)));
   find("panel").setAttribute("aria-labelledby", `tab-${state.tab}`);
+  find(`tab-${state.tab}`).scrollIntoView({ block: "nearest", inline: "nearest" });
   state.panel = state.chosen.length ? TABS[state.tab].build(state.chosen) : null;
   fill(find("panel"), state.panel?.element);
   state.panel?.refresh();

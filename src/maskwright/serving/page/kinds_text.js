@@ -306,7 +306,12 @@ function buildRerank({ ask, showCode }) {
       const call = `[${inputs.map(([first, other]) => `(${writePython(first)}, ${writePython(other)})`).join(", ")}]`;
       showCode("/rerank", { query: query.value, texts: lines }, { call, kind: "classify" });
       const order = answer.map((one, index) => ({ index, score: one.score })).sort((a, b) => b.score - a.score);
-      return h("ol", { class: "bars wide" }, order.map((one) => bar(lines[one.index], one.score)));
+      // Some models answer with probabilities, others with measures of their own, whose bars tell the order alone.
+      const scores = order.map((one) => one.score);
+      const isShare = scores.every((score) => score >= 0 && score <= 1);
+      const [low, high] = isShare ? [0, 1] : [Math.min(...scores), Math.max(...scores)];
+      const share = (score) => (high > low ? (score - low) / (high - low) : 1);
+      return h("ol", { class: "bars wide" }, order.map((one) => bar(lines[one.index], share(one.score), { value: isShare ? formatPercent(one.score) : formatFigure(one.score) })));
     },
   }).element;
 }
