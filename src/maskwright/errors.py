@@ -20,6 +20,10 @@ class InputError(ValueError):
         super().__init__(message)
 
 
+class NewerFormatError(InputError):
+    """A later version of this program wrote it; unlike damage, it is not passed over for something older."""
+
+
 class RunError(RuntimeError):
     """Work that started could not be finished (exit 1)."""
 

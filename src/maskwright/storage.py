@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, NewerFormatError
 
 Record = TypeVar("Record")
 _CURRENT_FOLDER = -100
@@ -124,7 +124,7 @@ def check_format_version(version: Any, newest: int, file: Path) -> None:
     if type(version) is not int or version < 1:
         raise InputError(f"{file} is damaged: its format version is {version!r:.80}, expected a number from 1 on")
     if version > newest:
-        raise InputError(
+        raise NewerFormatError(
             f"{file} has format version {version}, this maskwright reads up to {newest}; a newer version of maskwright"
             " wrote it, so use that one"
         )
@@ -133,7 +133,7 @@ def check_format_version(version: Any, newest: int, file: Path) -> None:
 def refuse_unknown_fields(found: Iterable[str], known: Collection[str], file: Path) -> None:
     unknown = sorted(set(found) - set(known))
     if unknown:
-        raise InputError(
+        raise NewerFormatError(
             f"{file} has the field '{unknown[0]}', which this version does not know; a newer version of maskwright"
             " wrote it, so use that one, or it is damaged"
         )

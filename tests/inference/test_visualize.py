@@ -132,7 +132,8 @@ def test_html_is_escaped_and_coloured(model, tokenizer):
     assert "&lt;b&gt;" in text
     assert "<b>" not in text
     assert text.count('<table class="sample">') == 3
-    assert '<b style="color:#18794e">cat</b>' in text or '<b style="color:#b42318">cat</b>' in text
+    right, wrong = '<b class="right" style="color:#18794e">cat</b>', '<b class="wrong" style="color:#b42318">cat</b>'
+    assert right in text or wrong in text
 
 
 def test_terminal_colours_right_and_wrong_answers(model, tokenizer):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskwright.errors import InputError, RunError
+from maskwright.errors import InputError, NewerFormatError, RunError
 from maskwright.models.files.model_folder import (
     CONFIG_FILE,
     FORMAT_KEY,
@@ -258,7 +258,11 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest valid checkpoint, and a sentence for each newer one that is damaged."""
+    """The newest valid checkpoint, and a sentence for each newer one that is damaged.
+
+    A checkpoint of a later version is not damaged, and an older one must not replace its work, so it raises
+    NewerFormatError.
+    """
     checkpoints = list_checkpoints(folder)
     problems = [
         f"checkpoint {path.name} is unusable: it is not a folder step-N, which every checkpoint is"
@@ -267,6 +271,8 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
     for checkpoint in checkpoints:
         try:
             _read_verified_state(checkpoint)
+        except NewerFormatError:
+            raise
         except InputError as error:
             problems.append(f"checkpoint {checkpoint.name} is unusable: {error}")
         else:
@@ -304,7 +310,11 @@ def _read_verified_state(checkpoint: Path) -> tuple[TrainingState, History]:
             raise InputError(f"{checkpoint / _CHECKSUMS_FILE} has no checksum of {name}")
         if _checksum(path) != checksums[name]:
             raise InputError(f"{path} does not match its checksum")
-    return _read_state(checkpoint / _STATE_FILE)
+    state, history = _read_state(checkpoint / _STATE_FILE)
+    number = checkpoint.name.removeprefix("step-")
+    if number.isdecimal() and int(number) != state.step:
+        raise InputError(f"{checkpoint / _STATE_FILE} is damaged: it is that of step {state.step}")
+    return state, history
 
 
 def _read_state(file: Path) -> tuple[TrainingState, History]:
