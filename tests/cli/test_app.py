@@ -145,6 +145,7 @@ SURFACE = {
         "--read-timeout-s",
         "--board",
     },
+    "board": {"runs", "--host", "--port", "--api-key"},
     "tokenizer show": {"tokenizer", "text", "--json"},
     "tokenizer advise": {"tokenizer", "sources", "--max-tokens", "--min-count", "--out", "--json"},
     "models": set(),
