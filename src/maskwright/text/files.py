@@ -68,6 +68,7 @@ class ByteStream:
         self.num_bytes = 0
         self.num_taken = 0
         """Bytes of the lines that a reader has had; it reads ahead."""
+        self._size = 0
         self._stream, self._compressed = stream, compressed
         self._decoder: codecs.IncrementalDecoder | None = None
         start = self._read(_SNIFFED_BYTES)
@@ -83,8 +84,9 @@ class ByteStream:
     def share(self) -> float:
         """How much of the file a reader of lines has had; of a compressed one by how it grew so far."""
         file = self._stream if self._compressed is None else self._compressed
-        so_far = self.num_taken / max(1, self.num_bytes)
-        return min(1.0, so_far * file.tell() / max(1, os.fstat(file.fileno()).st_size))
+        if not self._size:
+            self._size = max(1, os.fstat(file.fileno()).st_size)
+        return min(1.0, self.num_taken / max(1, self.num_bytes) * file.tell() / self._size)
 
     def read(self, size: int = _CHUNK_BYTES) -> bytes:
         """About `size` bytes, none at the end."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from maskwright.text.sources import read_python_documentation
 Values = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SourceRow:
     texts: tuple[str | None, ...]
     """One of each column; None where the record has none, or is broken."""
@@ -87,7 +87,8 @@ def _read_places(source: str, wanted: WantedColumns, tally: RecordTally) -> Iter
             before = sum(sizes[:number])
             named = file if len(files) > 1 else None
             for row in _file_rows(file, wanted, tally):
-                yield replace(row, file=named, share=(before + size * (row.share or 0.0)) / total)
+                row.file, row.share = named, (before + size * (row.share or 0.0)) / total
+                yield row
 
 
 def _dataset_rows(source: str, wanted: WantedColumns, tally: RecordTally) -> Iterator[SourceRow]:
@@ -112,7 +113,8 @@ def _file_rows(file: Path, wanted: WantedColumns, tally: RecordTally) -> Iterato
             _refuse_pairs(str(file), wanted)
             rows = iter([SourceRow((read_whole(stream),))]) if wanted.whole_files else line_rows(stream, tally.report)
         for row in rows:
-            yield replace(row, share=stream.share)
+            row.share = stream.share
+            yield row
 
 
 def line_rows(stream: ByteStream, report: ReadingReport) -> Iterator[SourceRow]:
@@ -174,7 +176,8 @@ def _parquet_rows(file: Path, wanted: WantedColumns, tally: RecordTally) -> Iter
         for row in zip(*columns.values(), strict=True):
             number += 1
             taken = _take(dict(zip(columns, row, strict=True)), wanted, f"{file}:{number}", tally)
-            yield replace(taken, share=number / num_rows)
+            taken.share = number / num_rows
+            yield taken
 
 
 def _list_values(column: Any) -> list[Any]:
