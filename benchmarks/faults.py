@@ -128,6 +128,8 @@ def try_all(faults: dict[str, Callable[[str], Iterable[Trial]]], only: str) -> I
             yield from attempts(fault)
         except NotPossibleError as error:
             print(f"{fault}: not tried, {error}", flush=True)
+        except TimeoutError as error:  # the rest of its trials are not made, and it counts as a loss
+            yield Trial(fault, -1, None, redone=0, exit_s=0.0, problem=str(error))
 
 
 def print_table(trials: list[Trial]) -> None:

@@ -128,6 +128,7 @@ def run_command(words: list[str]) -> None:
     """`maskwright` with these words."""
     from maskwright.cli.app import main
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
     sys.argv = ["maskwright", *words]
     main()
 

@@ -3,7 +3,10 @@
 import re
 from typing import Any
 
-_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|STATUS_ALLOC_FAILED")
+_NO_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|STATUS_ALLOC_FAILED|std::bad_alloc|could not create a (primitive|memory)$"
+)
+"""The last is what oneDNN says on CPUs."""
 _MOST_CHARS = 1200
 _LAST_CHARS = 400
 

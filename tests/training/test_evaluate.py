@@ -50,6 +50,8 @@ def limit_memory(model, max_rows, error):
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("Triton Error [CUDA]: out of memory"),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("std::bad_alloc"),
         MemoryError(),
     ],
 )
