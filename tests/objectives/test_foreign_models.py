@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from maskwright.batch import PackedBatch, to_padded
 from maskwright.errors import InputError, InputWarning
 from maskwright.masking.tokens import CorruptedBatch
+from maskwright.models.files.model_folder import read_weights
+from maskwright.models.transformers_model import load_transformers_model
 from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
 from maskwright.objectives.resizing import extend_vocabulary, resize_vocabulary
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
@@ -217,6 +219,17 @@ def test_an_encoder_without_a_head_is_refused_unless_a_new_one_is_wanted(tmp_pat
         model = load_masked_lm(tmp_path, may_lack_head=True)
     expected = transformers.LongformerModel.from_pretrained(tmp_path).embeddings.word_embeddings.weight
     torch.testing.assert_close(model.encoder.embeddings.word_embeddings.weight, expected, rtol=0, atol=0)
+
+
+def test_the_biases_of_a_new_head_are_zero_whatever_the_memory_held(tmp_path: Path) -> None:
+    build_theirs("longformer", "Model").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    junk = [torch.full((V,), float("nan")) for _ in range(2000)]
+    del junk
+    head = load_transformers_model(config, read_weights(tmp_path), tmp_path).mlm_head
+    biases = {name: bias for name, bias in head.named_parameters() if name.endswith("bias")}
+    assert biases
+    assert all(torch.equal(bias, torch.zeros_like(bias)) for bias in biases.values())
 
 
 def test_debertas_own_head_is_found_in_files_whose_configuration_does_not_tell_of_it(tmp_path: Path) -> None:

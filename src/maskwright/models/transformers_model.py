@@ -307,7 +307,18 @@ def _build(
         )
     except Exception as error:  # transformers raises many kinds for weights of other shapes
         raise InputError(f"{folder}: transformers cannot load it ({first_line(error)})") from error
-    return model, sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
+    missing = sorted(report["missing_keys"])
+    _zero_biases(model, missing)
+    return model, missing, sorted(report["unexpected_keys"])
+
+
+@torch.no_grad()
+def _zero_biases(model: Any, names: Iterable[str]) -> None:
+    """New biases begin at zero. transformers 5 leaves those that are parameters of their own as memory was found."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for name in names:
+        if name in parameters and name.rpartition(".")[2] == "bias":
+            parameters[name].zero_()
 
 
 def _check_complete(model: Any, missing: Iterable[str], folder: Path) -> None:
