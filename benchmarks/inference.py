@@ -4,9 +4,8 @@ Texts are documents of the built-in corpus, cut to --length tokens, or with --le
 log-normal length; mixed has nine of those to each text of --length, long has texts of at least three quarters of it.
 With --peer transformers (SDPA), sentence-transformers or onnxruntime (its fusions; int8 by its dynamic quantization)
 the peer gets its texts sorted by length, the batch size that is fastest for it, and the same precision; both sides'
-distance to our fp32 is printed.
---sts FILE (rows of the STS benchmark) prints the rank correlation of cosines with people's scores, in fp32 and in
---precision.
+distance to our fp32 is printed. --sts FILE (rows of the STS benchmark) prints the rank correlation of cosines with
+people's scores, in fp32 and in --precision.
 
 Without --peer it is `transformers.pipeline` in batches of 32, as it pads them: fill-mask with five
 candidates, and feature-extraction with tensors as its answers, each averaged over the text's own tokens; with --kind
