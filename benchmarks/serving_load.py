@@ -49,7 +49,7 @@ class Client:
     async def ask(self, body: bytes) -> tuple[int, bytes]:
         """Status and body. A connection that the server closed while it was idle is opened again, once."""
         for is_last in (False, True):
-            is_new = not self._free
+            is_new = is_last or not self._free
             reader, writer = await asyncio.open_connection(HOST, self.port) if is_new else self._free.pop()
             head = f"POST {self.path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
             try:

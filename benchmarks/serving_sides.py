@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HOST = "127.0.0.1"
-START_S = 180.0
+START_S = 600.0
 PEER_SERVICE = Path(__file__).parent / "peers" / "embedding_service.py"
 
 

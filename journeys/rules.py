@@ -42,8 +42,8 @@ class Rule:
 
 
 _SERVED = (
-    r"\1 --port 0 > served.log & server=$!; timeout 120 sh -c 'until grep -q answers served.log; do sleep 0.2; done';"
-    r" url=$(grep -o -m 1 'http://[^ ]*' served.log); cat served.log; python -c 'import sys, urllib.request;"
+    r"\1 --port 0 > served.log & server=$!; timeout 300 sh -c 'until grep -q answers served.log; do sleep 0.2; done';"
+    r" url=$(grep -o 'http://[^ ]*' served.log | head -n 1); cat served.log; python -c 'import sys, urllib.request;"
     r" print(urllib.request.urlopen(sys.argv[1]).read())' $url/ready && kill -TERM $server && wait $server"
 )
 """A server is asked once it has said where it answers, and must end well when it is told to."""

@@ -21,7 +21,7 @@ from maskwright.serving.server import name_url, open_socket, run_server
 from maskwright.serving.settings import ServeSettings
 from maskwright.serving.state import ServerState
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @dataclass

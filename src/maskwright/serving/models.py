@@ -36,6 +36,8 @@ _REDUCED_WITH = {
 _SAME_BATCHES = {"similarity": "embed", RERANK: "classify"}
 """Kinds that compute the same of their samples as another."""
 _OF_PAIRS = ("similarity", "qa", RERANK)
+_SMALL_CHARS = 1_000
+_SMALL_TEXTS = 2
 _MAX_KINDS = 256
 """Kinds with options of requests that are kept: labels and targets may be new with every request."""
 
@@ -91,7 +93,8 @@ class ServedModel:
             self._check_number(len(items) * max(len(getattr(asked, "labels", ())), 1))
             return asked, asked.prepare(items, lambda place: f"{asked.item_name} {place + 1:,}"), is_single
 
-        return await self._answer(kind, given, prepare)
+        is_small = _is_small(inputs) and (not given or (kind, _freeze(given, given)) in self._kinds)
+        return await self._answer(kind, given, prepare, is_small)
 
     async def embed_ids(self, rows: Sequence[Sequence[int]], options: Mapping[str, Any]) -> Answered:
         """Vectors of texts that are tokenized already."""
@@ -102,7 +105,7 @@ class ServedModel:
             self._check_number(len(rows))
             return asked, asked.prepare_ids(rows), False
 
-        return await self._answer("embed", options, prepare)
+        return await self._answer("embed", options, prepare, is_small=False)
 
     def check_kind(self, kind: str) -> None:
         if kind not in self._pipelines:
@@ -113,14 +116,19 @@ class ServedModel:
         kind: str,
         options: Mapping[str, Any],
         prepare: Callable[[], tuple[Kind[Any, Any], Sequence[Prepared], bool]],
+        is_small: bool,
     ) -> Answered:
+        """A small request is prepared here: giving it to a thread would take longer."""
         begun_s = time.perf_counter()
         loop = asyncio.get_running_loop()
         with self._batcher.expecting():
-            asked, prepared, is_single = await loop.run_in_executor(self._threads, prepare)
+            asked, prepared, is_single = prepare() if is_small else await loop.run_in_executor(self._threads, prepare)
             work = self._put(kind, options, asked, prepared)
         results = await work
-        answers = await loop.run_in_executor(self._threads, _join_answers, asked, prepared, results)
+        if is_small:
+            answers = _join_answers(asked, prepared, results)
+        else:
+            answers = await loop.run_in_executor(self._threads, _join_answers, asked, prepared, results)
         num_tokens = sum(len(sample.ids) for one in prepared for sample in one.samples)
         for meter in self._meters:
             meter.count_answer(kind, len(prepared), num_tokens, time.perf_counter() - begun_s)
@@ -215,6 +223,13 @@ class ServedModel:
     def memory_bytes(self) -> int:
         module: nn.Module = self.loaded.module
         return sum(one.numel() * one.element_size() for one in module.parameters())
+
+
+def _is_small(inputs: Any) -> bool:
+    """One text or a few short ones."""
+    if isinstance(inputs, str):
+        return len(inputs) <= _SMALL_CHARS
+    return isinstance(inputs, list) and len(inputs) <= _SMALL_TEXTS and all(map(_is_small, inputs))
 
 
 def _resolve(future: asyncio.Future[list[Any]], work: Work) -> None:
