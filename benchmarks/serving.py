@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from maskwright.text.builtin import read_python_documentation
+from maskwright.text.sources import read_python_documentation
 from serving_faults import run_faults
 from serving_load import Client, Load, Outcome, read_vector, write_bodies
 from serving_sides import Server, Side, list_sides, running

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from journeys.files import REPOSITORY
+
 TRAIN = r"^(?!.*{steps}).*maskwright train (?!--list)"
 TINY = r"maskwright train (quickstart|config.yaml|data.train=corpus.txt|stand-in.yaml)|maskwright train$"
 """Models so small that a number of steps teaches them something in seconds on any machine."""
@@ -42,9 +44,11 @@ class Rule:
 
 
 _SERVED = (
-    r"\1 --port 0 > served.log & server=$!; timeout 300 sh -c 'until grep -q answers served.log; do sleep 0.2; done';"
-    r" url=$(grep -o 'http://[^ ]*' served.log | head -n 1); cat served.log; python -c 'import sys, urllib.request;"
-    r" print(urllib.request.urlopen(sys.argv[1]).read())' $url/ready && kill -TERM $server && wait $server"
+    r"\1 --port 0 > served.log & server=$!;"
+    r" timeout 300 sh -c 'until grep -q answers served.log || ! kill -0 $0; do sleep 0.2; done' $server;"
+    r" kill -0 $server || exit 1; cat served.log; url=$(grep -o 'http://[^ ]*' served.log | head -n 1);"
+    r" python -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read())' $url/ready"
+    r" && kill -TERM $server && wait $server"
 )
 """A server is asked once it has said where it answers, and must end well when it is told to."""
 
@@ -80,8 +84,15 @@ RULES = [
     Rule(r"checkpoints/step-\d+", replace={r"step-\d+": "step-LAST"}),
     Rule(r"--keras \S+", replace={r" --keras \S+": ""}),  # an environment with JAX
     Rule(r"--texts FILE", replace={"FILE": "corpus.jsonl.zst", "FOLDER": "bert-base-uncased"}),
+    Rule(
+        r"^python -m build$",
+        page="docs/serving.md",
+        replace={"$": f" --no-isolation --outdir dist {REPOSITORY}"},
+        packages=("build", "hatchling"),
+    ),
     # Budgets of training.
-    Rule(TINY, add="training.max_steps={steps}", learns=True),
+    Rule(TINY, on="cpu", add="training.max_steps={steps}", learns=True),
+    Rule(TINY, on="gpu", add="training.max_steps={steps}0", learns=True),  # ten times as many take a GPU a few seconds
     Rule(TRAIN, add="training.max_seconds={seconds}"),
     Rule(LARGE, on="cpu", add="training.batch_tokens=1024 training.batch_tokens_start=null"),
     Rule(LARGE, on="cpu", add="training.micro_batch_tokens=null data.validation_share=0.002"),
@@ -101,7 +112,9 @@ RULES = [
     # Benchmarks: that they run; their figures are for machines without other work.
     Rule(r"benchmarks/train_step", add="--steps 1", packages=("transformers",)),
     Rule(r"benchmarks/train_step", on="cpu", add="--rows 4"),
-    Rule(r"benchmarks/train_step.* --length 8192", on="gpu", add="--rows 2"),  # of a GPU that others use as well
+    # Of a GPU that other journeys use as well.
+    Rule(r"benchmarks/train_step.* --rows 512", on="gpu", replace={"--rows 512": "--rows 64"}),
+    Rule(r"benchmarks/train_step.* --length 8192", on="gpu", add="--rows 2"),
     Rule(r"benchmarks/(inference|minimal_pairs)", packages=("transformers",)),
     Rule(r"benchmarks/inference", add="--texts 32 --repeats 1"),
     Rule(r"benchmarks/minimal_pairs", add="--pairs 8 --repeats 1"),
