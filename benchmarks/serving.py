@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from maskwright.text.sources import read_python_documentation
 from serving_faults import run_faults
 from serving_load import Client, Load, Outcome, read_vector, write_bodies
 from serving_sides import Server, Side, list_sides, running
 
 import maskwright as mw
+from maskwright.text.sources import read_python_documentation
 
 WARM_UP_S = 3.0
 NUM_CLIENTS = (1, 4, 16, 64)
