@@ -124,7 +124,8 @@ def replace_words(text: str, rule: Rule) -> str:
 
 
 def fill_budgets(text: str, seconds: float) -> str:
-    for word, number in {"{seconds}": seconds, "{steps}": round(STEPS_A_SECOND * seconds)}.items():
+    steps = round(STEPS_A_SECOND * seconds)
+    for word, number in {"{seconds}": seconds, "{steps}": steps, "{more_steps}": 3 * steps}.items():
         text = text.replace(word, f"{number:g}")
     return text
 

@@ -3,7 +3,7 @@
 Everything that README, docs/ and the recipes show is run as it stands. A rule changes that for the commands its pattern
 is found in; all rules that match apply, in this order, each to what those before it left. Budgets come on top of a
 command; what else is changed has its reason beside it. `{seconds}` is the budget of a training (--budget), `{steps}`
-grows with it.
+and `{more_steps}` grow with it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from journeys.files import REPOSITORY
 
-TRAIN = r"^(?!.*{steps}).*maskwright train (?!--list)"
-TINY = r"maskwright train (quickstart|config.yaml|data.train=corpus.txt|stand-in.yaml)|maskwright train$"
+TRAIN = r"^(?!.*steps}).*maskwright train (?!--list)"
+TINY = r"maskwright train (quickstart|config.yaml|data.train=corpus.txt)|maskwright train$"
 """Models so small that a number of steps teaches them something in seconds on any machine."""
 LARGE = r"maskwright train .*(mine.yaml|modern_|four_|ten_|hybrid|electra|classic_|continued|bert_standard)"
 """Recipes whose models or batches take a CPU minutes a step."""
@@ -93,6 +93,8 @@ RULES = [
     # Budgets of training.
     Rule(TINY, on="cpu", add="training.max_steps={steps}", learns=True),
     Rule(TINY, on="gpu", add="training.max_steps={steps}0", learns=True),  # ten times as many take a GPU a few seconds
+    Rule(r"stand-in.yaml", on="cpu", add="training.max_steps={more_steps}", learns=True),  # 30,522 tokens to learn
+    Rule(r"stand-in.yaml", on="gpu", add="training.max_steps={steps}0", learns=True),
     Rule(TRAIN, add="training.max_seconds={seconds}"),
     Rule(LARGE, on="cpu", add="training.batch_tokens=1024 training.batch_tokens_start=null"),
     Rule(LARGE, on="cpu", add="training.micro_batch_tokens=null data.validation_share=0.002"),
