@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ from running import PATIENCE_S, Running, running
 from maskwright.errors import InputError
 from maskwright.inference.fill_mask import FillMask
 from maskwright.serving.hub import ModelHub
+from maskwright.serving.page import list_page_files
 from maskwright.serving.settings import ServeSettings
 
 ASKED = {"inputs": "the [MASK] sees a road."}
@@ -90,7 +92,19 @@ def test_a_key_is_asked_for_where_there_is_one(model_folders: dict[str, Path]) -
         assert [server.client.get(path).status_code for path in ("/health", "/ready")] == [200, 200]
         closed = ("/metrics", "/api/models", "/v1/models", "/openapi.json", "/info")
         assert [server.client.get(path).status_code for path in closed] == [401] * len(closed)
+        assert [server.client.get(path).status_code for path in ("/", "/docs", "/static/docs.js")] == [200] * 3
         assert server.client.post("/", json=ASKED).status_code == 401
+
+
+def test_pages_load_nothing_from_another_host(server: Running) -> None:
+    for name in list_page_files():
+        response = server.client.get(f"/static/{name}")
+        assert response.headers["Content-Security-Policy"].startswith("default-src 'self'")
+        loaded = re.findall(r"""(?:src|href)=["'](?!/|#|data:)[^"']*|(?:import|url\()[^;\n]*//[^;\n]*""", response.text)
+        assert loaded == [], name
+    page = server.client.get("/docs").text
+    for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', page):
+        assert server.client.get(path).status_code == 200
 
 
 def test_only_this_machines_names_are_answered_on_loopback(server: Running) -> None:

@@ -24,7 +24,8 @@ _DESCRIPTION = (
 
 
 def build_app(state: ServerState) -> FastAPI:
-    app = FastAPI(title="Maskwright", version=__version__, description=_DESCRIPTION)
+    # The framework's own page of routes loads its scripts from another host.
+    app = FastAPI(title="Maskwright", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None)
     for routes in (
         build_page_routes(),
         build_own_routes(state),

@@ -19,7 +19,7 @@ from maskwright.serving.metrics import ServerMeter
 from maskwright.serving.refusals import Refusal, respond_to
 from maskwright.serving.settings import ServeSettings
 
-_OPEN_PATHS = ("/", "/board", "/health", "/ready", "/static/")
+_OPEN_PATHS = ("/", "/board", "/docs", "/health", "/ready", "/static/")
 """Read without a key; the last by what begins with it."""
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 

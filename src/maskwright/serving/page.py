@@ -48,6 +48,10 @@ def build_page_routes() -> APIRouter:
     async def index() -> Response:
         return read_page_file(INDEX)
 
+    @router.get("/docs")
+    async def docs() -> Response:
+        return read_page_file("docs.html")
+
     @router.get("/static/{name}")
     async def static(name: str) -> Response:
         return read_page_file(name)
