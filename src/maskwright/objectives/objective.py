@@ -40,6 +40,8 @@ class Objective(SavedModel):
     part_weights: tuple[float, ...] = (1.0,)
     num_figures: ClassVar[int]
     """Sums beside losses and counts that the metrics are computed from."""
+    varies_in_shape: ClassVar[bool] = False
+    """Whether batches differ in shape, so that several CUDA graphs are needed and compiling rarely pays."""
 
     @abstractmethod
     def ask(
