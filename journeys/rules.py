@@ -103,6 +103,9 @@ RULES = [
     Rule(r"benchmarks/train_step", on="cpu", add="--rows 4"),
     Rule(r"benchmarks/train_step.* --length 8192", on="gpu", add="--rows 2"),  # of a GPU that others use as well
     Rule(r"benchmarks/(inference|minimal_pairs)", packages=("transformers",)),
+    Rule(r"benchmarks/finetune", packages=("accelerate", "transformers")),
+    Rule(r"benchmarks/finetune", on="cpu", add="--examples 120"),
+    Rule(r"benchmarks/finetune", on="gpu", add="--examples 2000"),
     Rule(r"benchmarks/inference", add="--texts 32 --repeats 1"),
     Rule(r"benchmarks/minimal_pairs", add="--pairs 8 --repeats 1"),
     Rule(r"benchmarks/data_loader", add="--tokens 1000000"),

@@ -122,6 +122,24 @@ def test_a_pass_needs_no_value_on_the_host(lab: Lab, kind: str, model_type: str)
     assert watch.found == []
 
 
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_weights_cast_together_give_the_loss_and_gradients_of_weights_cast_one_by_one(
+    lab: Lab, model_type: str
+) -> None:
+    inputs = with_family(load_kind(lab, "ner"), model_type, dropout=0.0)
+    model, batch = inputs.build_model(seed=0).train(), list_batches(inputs)[0]
+    set_dropout(model, 0.0)
+    found = []
+    for casts in (False, True):
+        if casts:
+            model.cast_together()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found.append(differentiate(model, batch))
+    (loss, _, grads), (cast_loss, _, cast_grads) = found
+    assert_rounded(cast_loss, loss, num_terms=1, magnitude=1.0, dtype=torch.bfloat16)
+    assert_rounded(cast_grads, grads, num_terms=2, magnitude=1.0, dtype=torch.bfloat16)
+
+
 def test_the_watch_notices_what_waits() -> None:
     values = torch.arange(3.0)
     with HostWatch() as watch, watch.functions:

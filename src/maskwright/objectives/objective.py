@@ -79,6 +79,12 @@ class Objective(SavedModel):
             if isinstance(encoder, PackedEncoder):
                 encoder.layer_compiler = LayerCompiler()
 
+    def cast_together(self) -> None:
+        """Cast the weights of a layer by one kernel in training: fewer kernels, for CUDA graphs of small batches."""
+        for encoder in (self.encoder, *self.other_encoders()):
+            if isinstance(encoder, PackedEncoder):
+                encoder.casts_together = True
+
     def follow(self, progress: float) -> None:
         """Called before each step with the progress of the run."""
         for encoder in (self.encoder, *self.other_encoders()):

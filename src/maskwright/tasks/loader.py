@@ -147,6 +147,12 @@ class TaskLoader:
         other.seed = seed
         return other
 
+    def with_batch_size(self, batch_size: int) -> Self:
+        """The same examples in other batches."""
+        other = copy.copy(self)
+        other.batch_size = batch_size
+        return other
+
     def with_few_shapes(self) -> Self:
         """The same examples in the same batches, padded to a few shapes, which CUDA graphs are captured for."""
         other = copy.copy(self)

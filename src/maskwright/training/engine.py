@@ -52,6 +52,8 @@ class Engine:
         self.is_recorded = (self.is_compiled or varies) and should_record(model, training, self.device, self.world)
         if self.is_compiled:
             model.compile_parts()
+        if self.is_recorded and not self.is_compiled:
+            model.cast_together()
         self._round_products()
         self.optimizers = build_optimizers(self.placed.trained, optimizer)
         decay = training.average_decay
