@@ -90,7 +90,7 @@ class PeriodicCheckpoints(Callback):
     """A checkpoint every so many steps and at the end; the newest few, milestones and the best are kept.
 
     The first one is whole before the first evaluation, which needs memory that training did not. Of less than `least_s`
-    seconds of training neither the first nor the last is written, where writing takes longer than training again.
+    seconds of training neither that one nor the last is written.
     """
 
     on_every_rank = True

@@ -52,7 +52,7 @@ TASK_FILE = "task.yaml"
 _EVALUATED_AT_ONCE = 8
 """Batches that a GPU evaluates as one: it keeps no activations, and small batches leave it waiting."""
 SHORT_TRAINING_S = 60.0
-"""A shorter training is repeated as soon as its checkpoints, of thrice the model's size, are written and read."""
+"""After a shorter training no checkpoint, of thrice the model's size, is written: the model itself follows at once."""
 
 
 @dataclass(frozen=True)
