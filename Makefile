@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := dev,eval,track,wiki,export,hf,serve,browser
 
 # Those that need neither a GPU nor files of yours.
-BENCHES := data_prepare data_loader masking train_step inference minimal_pairs ablations processes checkpoint_stall faults
+BENCHES := data_prepare data_loader masking train_step finetune inference minimal_pairs ablations processes checkpoint_stall faults
 
 .PHONY: setup train test test-all lint format typecheck imports bench journeys clean
 

@@ -24,8 +24,11 @@ from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.runs.folder import RunFolder
 from maskwright.tasks.config import load_task_config
 from maskwright.tasks.model import TaskModel
+from maskwright.training import checkpoint_writer
 from maskwright.training.trainer import Trainer
 from tolerances import assert_rounded, count_terms, rounding
+
+SHORT = "maskwright.runs.finetune.finetune.SHORT_TRAINING_S"
 
 
 class KilledError(BaseException):
@@ -119,8 +122,32 @@ def test_a_run_whose_checkpoints_could_not_be_written_finishes(
         raise RunError(f"cannot write {folder}: no space left")
 
     monkeypatch.setattr("maskwright.training.checkpoint_writer.write_checkpoint", fill_the_disk)
+    monkeypatch.setattr(SHORT, 0.0)
     run(lab.config(epochs=1), tmp_path / "run")
     assert read_final(tmp_path / "run")["epochs"] == 1
+
+
+def test_a_short_training_writes_no_checkpoint_and_begins_again_if_it_is_cut_off_after_its_end(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    written: list[Path] = []
+    write = checkpoint_writer.write_checkpoint
+    monkeypatch.setattr(
+        checkpoint_writer, "write_checkpoint", lambda folder, *rest: (written.append(folder), write(folder, *rest))[1]
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr("maskwright.runs.finetune.finetune.write_task_report", interrupt)
+        with pytest.raises(RunInterruptedError, match="no checkpoint was saved yet, and the same command begins again"):
+            run(lab.config(epochs=1), tmp_path / "run")
+    run(lab.config(epochs=1), tmp_path / "run")
+    assert not written
+    assert read_final(tmp_path / "run")["epochs"] == 1
+    monkeypatch.setattr(SHORT, 0.0)
+    run(lab.config(epochs=1), tmp_path / "longer")
+    assert written
 
 
 def test_seeds_have_runs_of_their_own_and_a_summary(lab: Lab, tmp_path: Path) -> None:
@@ -141,6 +168,7 @@ def test_a_signal_after_training_is_answered_and_the_same_command_finishes_the_s
     def interrupt(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
+    monkeypatch.setattr(SHORT, 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(f"maskwright.runs.finetune.finetune.{place}", interrupt)
         with pytest.raises(RunInterruptedError, match=r"seed-0.* is kept, and the same command goes on") as ending:

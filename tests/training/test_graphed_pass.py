@@ -89,7 +89,7 @@ def test_a_shape_that_comes_once_is_run_and_neither_recorded_nor_forgetting_the_
     graphed = GraphedPass(lambda corrupted, factors: factors + 1, [])
     recorded: list[CorruptedBatch] = []
 
-    def record(key: Any, corrupted: CorruptedBatch, factors: Tensor) -> Any:
+    def record(corrupted: CorruptedBatch, factors: Tensor) -> Any:
         recorded.append(corrupted)
         raise RecordedError
 

@@ -77,6 +77,12 @@ class FunctionCompiler:
         return result
 
 
+def run_cast(layer: nn.Module, hidden: Tensor, *others: Any) -> Tensor:
+    """Run an uncompiled layer with all its weights cast by one kernel, as compiled ones are; autocast casts each."""
+    result: Tensor = _call(layer, _cast_weights(layer, hidden.dtype), (hidden, *others))
+    return result
+
+
 def _cast_weights(layer: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
     """A layer's weights in its compute dtype, all cast by one kernel instead of one each."""
     weights: dict[str, Tensor] = dict(layer.named_parameters())

@@ -26,7 +26,7 @@ from maskwright.models.attention import (
     limit_to_window,
     supports_blocks,
 )
-from maskwright.models.compilation import LayerCompiler
+from maskwright.models.compilation import LayerCompiler, run_cast
 from maskwright.models.documents import DocumentGroups, group_documents, limit_groups
 from maskwright.models.family import Family
 from maskwright.models.files.model_folder import (
@@ -88,6 +88,8 @@ class PackedEncoder(nn.Module, ABC):
     """Whether activation checkpointing is on."""
     layer_compiler: LayerCompiler | None = None
     """Compiles layers in training; None: no compilation."""
+    casts_together = False
+    """Whether uncompiled layers have their weights cast by one kernel in training."""
 
     @classmethod
     def from_variant(cls, variant: str, **overrides: Any) -> Self:
@@ -291,6 +293,8 @@ class PackedEncoder(nn.Module, ABC):
     def run_layer(self, layer: nn.Module, hidden: Tensor, *others: Any) -> Tensor:
         compiler = self._find_compiler(hidden)
         run: Any = layer if compiler is None else partial(compiler.run, layer)
+        if compiler is None and self.casts_together and self.training and torch.is_grad_enabled():
+            run = partial(run_cast, layer)
         if self.recomputes_activations and torch.is_grad_enabled():
             return checkpoint(run, hidden, *others, use_reentrant=False)
         return run(hidden, *others)

@@ -40,6 +40,8 @@ class Objective(SavedModel):
     part_weights: tuple[float, ...] = (1.0,)
     num_figures: ClassVar[int]
     """Sums beside losses and counts that the metrics are computed from."""
+    varies_in_shape: ClassVar[bool] = False
+    """Whether batches differ in shape, so that several CUDA graphs are needed and compiling rarely pays."""
 
     @abstractmethod
     def ask(
@@ -76,6 +78,12 @@ class Objective(SavedModel):
         for encoder in (self.encoder, *self.other_encoders()):
             if isinstance(encoder, PackedEncoder):
                 encoder.layer_compiler = LayerCompiler()
+
+    def cast_together(self) -> None:
+        """Cast the weights of a layer by one kernel in training: fewer kernels, for CUDA graphs of small batches."""
+        for encoder in (self.encoder, *self.other_encoders()):
+            if isinstance(encoder, PackedEncoder):
+                encoder.casts_together = True
 
     def follow(self, progress: float) -> None:
         """Called before each step with the progress of the run."""

@@ -89,19 +89,27 @@ class MetricsLog(Callback):
 class PeriodicCheckpoints(Callback):
     """A checkpoint every so many steps and at the end; the newest few, milestones and the best are kept.
 
-    The first one is whole before the first evaluation, which needs memory that training did not.
+    The first one is whole before the first evaluation, which needs memory that training did not. Of less than `least_s`
+    seconds of training neither that one nor the last is written.
     """
 
     on_every_rank = True
 
     def __init__(
-        self, run: RunFolder, tokenizer: Tokenizer, every_steps: int, retention: Retention, keep_best: bool = False
+        self,
+        run: RunFolder,
+        tokenizer: Tokenizer,
+        every_steps: int,
+        retention: Retention,
+        keep_best: bool = False,
+        least_s: float = 0.0,
     ) -> None:
         self.run = run
         self.tokenizer = tokenizer
         self.every_steps = every_steps
         self.retention = retention
         self.keep_best = keep_best
+        self.least_s = least_s
         self._is_new_best = self._has_any = False
 
     def on_train_begin(self) -> None:
@@ -132,11 +140,15 @@ class PeriodicCheckpoints(Callback):
         # Losses of a few batches and of all do not compare.
         if "val_loss" in metrics and self.trainer.config.evaluate_max_batches is None:
             self.on_evaluation(metrics)
-        if self._is_new_best or self.trainer.stop_training:
+        if self._is_new_best or (self.trainer.stop_training and self._is_worth_it):
             self._save()
 
+    @property
+    def _is_worth_it(self) -> bool:
+        return self.trainer.state.elapsed_s >= self.least_s
+
     def _save_first(self) -> None:
-        if not self._has_any:
+        if not self._has_any and self._is_worth_it:
             self._save()
             self.trainer.finish_writing()
 

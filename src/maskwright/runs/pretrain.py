@@ -240,7 +240,9 @@ def build_callbacks(
     world: World,
     console: Console,
     others: Sequence[Callback] = (),
+    least_s: float = 0.0,
 ) -> list[Callback]:
+    """`least_s` is the time of training below which only signals and `checkpoint_every_steps` write checkpoints."""
     training = config.training
     retention = Retention(training.keep_checkpoints, training.keep_every_steps)
     log = MetricsLog(run)
@@ -258,7 +260,7 @@ def build_callbacks(
     callbacks += others
     # Last, so that a checkpoint follows what the others did at its step.
     callbacks.append(
-        PeriodicCheckpoints(run, tokenizer, training.checkpoint_every_steps, retention, training.keep_best)
+        PeriodicCheckpoints(run, tokenizer, training.checkpoint_every_steps, retention, training.keep_best, least_s)
     )
     callbacks.append(GracefulStop(run, tokenizer, retention))
     return callbacks

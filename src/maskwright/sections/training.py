@@ -128,7 +128,8 @@ class TrainingConfig(SynonymsOfTraining):
     )
     compile: bool | None = Field(
         default=None,
-        description="Compile the layers, which takes some seconds at the start; unset: on for GPUs, off for CPUs.",
+        description="Compile the layers, which takes some seconds at the start; unset: on for GPUs, off for CPUs and in"
+        " fine-tuning.",
     )
     activation_checkpointing: bool = Field(
         default=False,

@@ -32,6 +32,12 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer
 _NO_ROWS = np.empty(0, np.int64)
 _SHORT_ROW = 128
 """Short examples share rows of up to this length; in longer rows attention would cost more than packing saves."""
+_LONG_STEP = 64
+"""With few shapes, the length of long rows is a multiple of this; that of short ones of a half."""
+_CHEAP_TOKENS = 256
+"""Tokens that a GPU computes beside others in no time, by which rows are rounded up."""
+_DOCUMENT_SLOTS = 2048
+"""With few shapes, rows of S tokens have targets for this divided by S documents at least."""
 _POOL_BATCHES = 50
 """Batches that are cut from one pool: enough to be even, few enough to differ from epoch to epoch."""
 
@@ -96,6 +102,8 @@ class TaskLoader:
         self.shuffle = shuffle
         self.groups_lengths = groups_lengths
         self.rank, self.world_size = 0, 1
+        self.has_few_shapes = False
+        """Whether batches are padded so that they share a few shapes."""
         self._sizes = features.sizes
         self.longest = int(self._sizes.max())
         self._specials = SpecialIds(tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
@@ -139,6 +147,18 @@ class TaskLoader:
         other.seed = seed
         return other
 
+    def with_batch_size(self, batch_size: int) -> Self:
+        """The same examples in other batches."""
+        other = copy.copy(self)
+        other.batch_size = batch_size
+        return other
+
+    def with_few_shapes(self) -> Self:
+        """The same examples in the same batches, padded to a few shapes, which CUDA graphs are captured for."""
+        other = copy.copy(self)
+        other.has_few_shapes = True
+        return other
+
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[PackedBatch]:
         """The batches of one epoch from `start_batch` on, built ahead in the background."""
         return prefetch(self._batches(epoch, start_batch))
@@ -173,6 +193,8 @@ class TaskLoader:
         num_documents = max(len(row) for row in rows)
         # Where rows are too few for all ranks, some get a row of padding, so that all take the same steps.
         num_rows = math.ceil(len(rows) / self.world_size)
+        if self.has_few_shapes:
+            num_rows, num_documents = round_rows(num_rows, row_length), round_documents(num_documents, row_length)
         own = rows[self.rank :: self.world_size]
         targets = fill_missing((num_rows, num_documents, *self.targets.shape[1:]), self.targets.dtype)
         for number, row in enumerate(own):
@@ -184,7 +206,8 @@ class TaskLoader:
         row.
         """
         share = math.ceil(int(sizes.sum()) / self.world_size)
-        return max(int(sizes.max()), min(_SHORT_ROW, share))
+        row_length = max(int(sizes.max()), min(_SHORT_ROW, share))
+        return round_length(row_length) if self.has_few_shapes else row_length
 
     def _assemble(self, rows: list[NDArray[np.int64]], num_rows: int, row_length: int) -> PackedBatch:
         assembler = self._build_assembler(num_rows, row_length)
@@ -198,6 +221,24 @@ class TaskLoader:
         if not self.features.are_pairs:
             return BatchAssembler(num_rows, row_length, self._specials)
         return PairAssembler(num_rows, row_length, self._specials, pairing=GivenPairs(), draws=PairDraws(0, 0))
+
+
+def round_length(row_length: int) -> int:
+    return _round_up(row_length, _LONG_STEP if row_length > _SHORT_ROW else _LONG_STEP // 2)
+
+
+def round_rows(num_rows: int, row_length: int) -> int:
+    """Four numbers to each power of two, or fewer where rows are short."""
+    return _round_up(num_rows, max(1, _CHEAP_TOKENS // row_length, 1 << max(0, num_rows.bit_length() - 3)))
+
+
+def round_documents(num_documents: int, row_length: int) -> int:
+    """A power of two; the loss of a few documents more costs nothing."""
+    return 1 << (max(1, num_documents, _DOCUMENT_SLOTS // row_length) - 1).bit_length()
+
+
+def _round_up(number: int, step: int) -> int:
+    return -(-number // step) * step
 
 
 def _with_targets(batch: PackedBatch, targets: Tensor) -> TaskBatch:

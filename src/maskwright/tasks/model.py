@@ -43,11 +43,14 @@ from maskwright.training.compute.device import evaluation_mode
 from maskwright.training.distributed.world import World
 from maskwright.training.micro_batches import MicroBatches
 
+_OWN_PACKAGE = __name__.partition(".")[0]
+
 
 class TaskModel(Objective):
     """An objective whose labels are the targets of a batch of examples."""
 
     mode = "task"
+    varies_in_shape = True
     encoder: TunedEncoder
     """Or a module of the user's own, of which no more is asked than `models.encoding` asks of any."""
 
@@ -72,6 +75,13 @@ class TaskModel(Objective):
     def compute_rate_factors(self) -> dict[Tensor, float]:
         """The factor of each weight's learning rate, read when the optimizer is built."""
         return compute_rate_factors(self, self.encoder, self.layer_decay)
+
+    @property
+    def is_recordable(self) -> bool:
+        """Of native encoders; a head or a task of the user's own may wait for the device."""
+        parts = (self.task_head, self.task)
+        is_ours = all(type(part).__module__.partition(".")[0] == _OWN_PACKAGE for part in parts)
+        return isinstance(self.encoder, PackedEncoder) and is_ours
 
     def forward(
         self,

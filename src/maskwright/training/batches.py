@@ -34,6 +34,13 @@ def _iterate_plain(batches: Batches, start_batch: int) -> Iterator[PackedBatch]:
     return map(as_packed, islice(iter(batches), start_batch, None))
 
 
+def pad_to_few_shapes(batches: Batches) -> Batches:
+    """The same batches, padded so that they share a few shapes if they come from a loader that can do that."""
+    pad: Any = getattr(batches, "with_few_shapes", None)
+    padded: Batches = pad() if callable(pad) else batches
+    return padded
+
+
 def check_ids(batch: PackedBatch, vocab_size: int) -> None:
     """Refuse ids outside of the vocabulary; ids on a GPU are not checked, because that would synchronise."""
     if batch.input_ids.is_cpu and batch.input_ids.numel():

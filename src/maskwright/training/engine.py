@@ -46,9 +46,14 @@ class Engine:
         self.precision.apply()
         recompute_activations(model.encoder, training.activation_checkpointing)
         self.placed = place_model(model, self.precision, self.world, self.device, training.parallel)
-        self.is_compiled = should_compile(training, self.device, self.world)
+        varies = model.varies_in_shape
+        self.is_compiled = should_compile(training, self.device, self.world, varies_in_shape=varies)
+        # Models that are compiled by default are recorded only if they are.
+        self.is_recorded = (self.is_compiled or varies) and should_record(model, training, self.device, self.world)
         if self.is_compiled:
             model.compile_parts()
+        if self.is_recorded and not self.is_compiled:
+            model.cast_together()
         self._round_products()
         self.optimizers = build_optimizers(self.placed.trained, optimizer)
         decay = training.average_decay
@@ -76,7 +81,7 @@ class Engine:
             self.optimizer_config.gradient_clipping_by_norm,
             MicroBatches(self.config.micro_batch_tokens, self.world.size == 1, warn),
             average=self.average,
-            is_graphed=self.is_compiled and should_record(self.model, self.config, self.device, self.world),
+            is_graphed=self.is_recorded,
         )
 
     def settle_precision(self, state: TrainingState) -> None:

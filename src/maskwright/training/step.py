@@ -14,7 +14,7 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch, Questions
 from maskwright.randomness import Stream, compute_key
-from maskwright.training.compute.compiling import GraphedPass
+from maskwright.training.compute.compiling import MOST_GRAPHS, GraphedPass
 from maskwright.training.compute.parallel import Alone
 from maskwright.training.compute.precision import LossScale
 from maskwright.training.distributed.world import World, gather_whole
@@ -54,7 +54,9 @@ class TrainStep:
     """Whether the pass over a batch that is not split is captured as a CUDA graph and replayed."""
 
     def __post_init__(self) -> None:
-        self._graphed = GraphedPass(self._differentiate, self.placed.trained.parameters()) if self.is_graphed else None
+        most = MOST_GRAPHS if self.placed.model.varies_in_shape else 1
+        params = self.placed.trained.parameters()
+        self._graphed = GraphedPass(self._differentiate, params, most) if self.is_graphed else None
         self._most_rows = 0
 
     def __call__(
@@ -85,7 +87,8 @@ class TrainStep:
         slot.
         """
         self.placed.model.follow(progress)
-        if self._graphed is not None:  # an epoch's last batch is smaller, and not worth kernels and a graph
+        # an epoch's last batch is smaller, and not worth kernels and a graph
+        if self._graphed is not None and not self.placed.model.varies_in_shape:
             self._most_rows = max(self._most_rows, batch.num_rows)
             batch = batch.fill_up(self._most_rows)
 

@@ -34,6 +34,7 @@ from maskwright.training.batches import (
     count_batches,
     group_batches,
     iterate_batches,
+    pad_to_few_shapes,
 )
 from maskwright.training.callbacks import Callback
 from maskwright.training.checkpoint_writer import CheckpointWriter, LateWrites
@@ -130,6 +131,8 @@ class Trainer:
         epochs = self.config.epochs if epochs is None else epochs
         self._callbacks = [callback for callback in callbacks if callback.on_every_rank or self.world.is_main]
         self._begin(train, validation, epochs, initial_epoch)
+        if self.engine.is_recorded:
+            train = pad_to_few_shapes(train)
         with ExitStack() as stack:
             stack.callback(self._finish_files)
             for callback in self._callbacks:

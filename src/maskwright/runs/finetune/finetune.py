@@ -49,6 +49,10 @@ from maskwright.training.trackers import check_trackers
 from maskwright.training.trainer import Trainer
 
 TASK_FILE = "task.yaml"
+_EVALUATED_AT_ONCE = 8
+"""Batches that a GPU evaluates as one: it keeps no activations, and small batches leave it waiting."""
+SHORT_TRAINING_S = 60.0
+"""After a shorter training no checkpoint, of thrice the model's size, is written: the model itself follows at once."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +213,8 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
     resume_newest(trainer, run, session.console)
     train = inputs.train.with_seed(seed).for_rank(world.rank, world.size)
     validation = inputs.validation.for_rank(world.rank, world.size)
+    if trainer.engine.device.type == "cuda" and not validation.needs_whole_batches:
+        validation = validation.with_batch_size(_EVALUATED_AT_ONCE * validation.batch_size)
     _introduce(trainer, run, session)
     notice = _build_notice(train, session.console)
     watch = DivergenceWatch(run)
@@ -266,7 +272,9 @@ def _build_callbacks(config: Config, run: RunFolder, session: _Session, watch: D
                 best_folder=run.checkpoints / "best",
             )
         )
-    callbacks = build_callbacks(config, run, inputs.tokenizer, session.world, session.console, others)
+    callbacks = build_callbacks(
+        config, run, inputs.tokenizer, session.world, session.console, others, least_s=SHORT_TRAINING_S
+    )
     kept = [callback for callback in callbacks if not isinstance(callback, ProgressDisplay)]
     return [TaskProgress(session.console, inputs.metric), *kept]
 

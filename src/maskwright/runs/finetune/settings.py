@@ -21,6 +21,7 @@ _TRAINING_KEYS = (
     "activation_checkpointing",
     "average_decay",
     "checkpoint_every_steps",
+    "compile",
     "dead_process_seconds",
     "device",
     "evaluate_every_steps",
@@ -60,7 +61,7 @@ def build_run_config(config: TaskConfig, folder: Path, seed: int, settings: Sequ
         "data": {"train": config.train, "validation": config.validation},
         "optimizer": {} if config.learning_rate is None else {"learning_rate": config.learning_rate},
         "schedule": {"type": "linear"},
-        "training": {"epochs": config.epochs, "compile": False},  # rows differ in shape from batch to batch
+        "training": {"epochs": config.epochs},
     }
     return build_config(values, settings)
 

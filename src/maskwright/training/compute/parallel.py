@@ -13,8 +13,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from maskwright.batch import Questions
@@ -94,6 +92,10 @@ class Sharded(Alone):
     """FSDP2: every process has a shard of all weights, gradients and optimizer state; `model` is whole, on the CPU."""
 
     def __init__(self, model: Objective, precision: Precision, world: World, device: torch.device) -> None:
+        # Imported here, because only sharded runs pay the second that it takes.
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
         super().__init__(model.cpu(), precision)
         self._sharded_model = copy.deepcopy(model).to(device)
         self._mesh = init_device_mesh(device.type, (world.size,))
@@ -110,6 +112,8 @@ class Sharded(Alone):
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
+        from torch.distributed.fsdp import FSDPModule
+
         assert isinstance(self._objective, FSDPModule)
         self._objective.set_requires_gradient_sync(False)
         try:
