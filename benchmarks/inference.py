@@ -12,7 +12,11 @@ candidates, and feature-extraction with tensors as its answers, each averaged ov
 classify text-classification. Both sides are timed from texts to answers, by turns; weights are random unless a folder
 is given. The answers are compared, and the smaller ratio is the headline.
 
+--peer tuned is sentence-transformers for embed and transformers for the other kinds. --kind takes several, --layouts
+compares how our texts are laid out on a GPU: flat rows (the default), the same compiled, and rows with padding.
+
     python benchmarks/inference.py
+    python benchmarks/inference.py --device cuda --peer tuned --kind embed classify ner fill-mask qa
     python benchmarks/inference.py --peer sentence-transformers --kind embed --model FOLDER --lengths mixed
 """
 
@@ -23,6 +27,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +52,16 @@ TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 SENTENCES_PER_DOCUMENT = 9
 QUESTION = "what does this function return"
 NUM_STS_COLUMNS = 7
+NUM_COMPARED = 2_000
+"""Texts whose answers are compared with those of fp32."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def build_model(folder: Path, arguments: argparse.Namespace) -> None:
+def build_model(folder: Path, kind: str, tokenizer: Tokenizer, arguments: argparse.Namespace) -> None:
     """A model with random weights, in a folder that both sides read."""
-    tokenizer = mw.train_tokenizer(read_python_documentation(), vocab_size=arguments.vocab_size)
     encoder = mw.BERT.from_variant(arguments.variant, vocab_size=arguments.vocab_size, initializer_range=0.1)
-    if arguments.kind in ("classify", "ner", "qa"):
-        build_task_model(arguments.kind, encoder).save_pretrained(folder, tokenizer)
+    if kind in ("classify", "ner", "qa"):
+        build_task_model(kind, encoder).save_pretrained(folder, tokenizer)
         return
     model = mw.MaskedLanguageModel(
         encoder,
@@ -122,7 +128,7 @@ def load_theirs(task: str, folder: Path, arguments: argparse.Namespace) -> Calla
 
 
 def ask_ours(
-    kind: str, folder: Path, precision: str, arguments: argparse.Namespace
+    kind: str, folder: Path, precision: str, arguments: argparse.Namespace, layout: str | None = None
 ) -> Callable[[list[Any]], list[Any]]:
     """Answers in the form of the peers'."""
     options: dict[str, dict[str, Any]] = {
@@ -131,7 +137,10 @@ def ask_ours(
         "fill-mask": {"top_k": TOP_K},
     }
     options.setdefault(kind, {})["max_length"] = arguments.length
+    options[kind] |= {"compile": layout == "compiled"} if layout is not None else {}
     ours = pipeline(kind, str(folder), device=arguments.device, precision=precision, **options[kind])
+    if layout == "rows":
+        ours.kind.encoder.adds_scores = True  # which flat rows have no kernel for
     read: dict[str, Callable[[Any], Any]] = {
         "embed": lambda vector: vector,
         "classify": lambda answer: {one["label"]: one["score"] for one in answer},
@@ -161,16 +170,24 @@ def compare_with_peer(kind: str, folder: Path, texts: list[str], arguments: argp
     items: list[Any] = mask_one_word(texts, tokenizer.mask_token) if kind == "fill-mask" else texts
     items = [(QUESTION, text) for text in texts] if kind == "qa" else items
     num_tokens = sum(len(ids) + 2 for ids in tokenizer.encode_batch(texts))
-    ours = ask_ours(kind, folder, arguments.precision, arguments)
+    ours = ask_ours(kind, folder, arguments.precision, arguments, arguments.layouts[0])
     clock = time.process_time if arguments.cpu_time else time.perf_counter
-    peer = inference_peers.load_peer(arguments.peer, kind, folder, arguments)
+    name = arguments.peer
+    if name == "tuned":
+        name = "sentence-transformers" if kind == "embed" else "transformers"
+    peer = inference_peers.load_peer(name, kind, folder, arguments)
     size = inference_peers.tune(peer, items, arguments.batch_size, clock)
     ours_s, theirs_s = measure(lambda: ours(items), lambda: peer(items, size), arguments.repeats, clock)
-    exact = ask_ours(kind, folder, "fp32", arguments)(items)
+    exact = ask_ours(kind, folder, "fp32", arguments)(items[:NUM_COMPARED])
     figures = {"batch_size": float(size), "tokens": float(num_tokens)}
-    sides = (("", "maskwright", ours_s, ours(items)), ("peer_", arguments.peer, theirs_s, peer(items, size)))
-    for prefix, name, seconds, answers in sides:
-        words, figure = compare_answers(kind, answers, exact)
+    mine = f"maskwright {arguments.layouts[0] or ''}".strip()
+    sides = [("", mine, ours_s, ours), ("peer_", f"{name}, {size}", theirs_s, lambda some: peer(some, size))]
+    for layout in arguments.layouts[1:]:
+        other = ask_ours(kind, folder, arguments.precision, arguments, layout)
+        other_s, _ = measure(partial(other, items), lambda: None, arguments.repeats, clock)
+        sides.append((f"{layout}_", f"maskwright {layout}", other_s, other))
+    for prefix, name, seconds, answer in sides:
+        words, figure = compare_answers(kind, answer(items[:NUM_COMPARED]), exact)
         figures |= {
             f"{prefix}texts_per_s": len(texts) / seconds,
             f"{prefix}tokens_per_s": num_tokens / seconds,
@@ -257,20 +274,23 @@ def compare_classify(folder: Path, texts: list[str], arguments: argparse.Namespa
 
 COMPARISONS = {"fill-mask": compare_fill_mask, "embed": compare_embed, "classify": compare_classify}
 LANGUAGE_KINDS = ("fill-mask", "embed")
-PEERS = ("transformers", "sentence-transformers", "onnxruntime")
+PEERS = ("tuned", "transformers", "sentence-transformers", "onnxruntime")
+LAYOUTS = ("flat", "compiled", "rows")
 
 
 def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """Refuse what would compare nothing, and take what no peer leaves open."""
     if arguments.peer is None:
         arguments.batch_size = arguments.batch_size or 32
-        if arguments.kind not in (None, *COMPARISONS):
-            parser.error(f"--kind {arguments.kind} needs a --peer")
+        if unmatched := [kind for kind in arguments.kind if kind not in COMPARISONS]:
+            parser.error(f"--kind {unmatched[0]} needs a --peer")
         if arguments.precision not in DTYPES:
             parser.error(f"--precision {arguments.precision} needs a --peer")
-    if arguments.peer == "sentence-transformers" and arguments.kind != "embed":
+    if arguments.peer == "sentence-transformers" and arguments.kind != ["embed"]:
         parser.error("sentence-transformers embeds; add --kind embed")
-    arguments.peer_precision = arguments.precision
+    if arguments.model is not None and len({kind in LANGUAGE_KINDS for kind in arguments.kind}) > 1:
+        parser.error("--model has one head; give the kinds of one")
+    arguments.peer_precision = "bf16" if arguments.precision == "auto" else arguments.precision
     if arguments.precision == "int8" and arguments.peer != "onnxruntime":
         arguments.peer_precision = "fp32"  # what such a user has
 
@@ -278,7 +298,9 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--kind", choices=list(inference_peers.CLASSES), help="default: fill-mask and embed")
+    parser.add_argument("--kind", nargs="+", choices=list(inference_peers.CLASSES), default=list(LANGUAGE_KINDS))
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=[None], help="ours; the first is compared")
+    parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds after which no kind begins")
     parser.add_argument("--peer", choices=PEERS, help="default: the pipelines of transformers as they come")
     parser.add_argument("--model", type=Path, help="a Hugging Face folder; default: random weights of --variant")
     parser.add_argument("--variant", choices=list(mw.BERT.variants), help="default: tiny, on a GPU base")
@@ -292,7 +314,7 @@ def main() -> None:
         "--cpu-time", action="store_true", help="with --peer: count the process's time, where others compute too"
     )
     parser.add_argument("--threads", type=int, help="of torch and onnxruntime; default: all")
-    parser.add_argument("--precision", choices=["fp32", "bf16", "fp16", "int8"], default="fp32")
+    parser.add_argument("--precision", choices=["fp32", "bf16", "fp16", "fp8", "int8", "auto"], default="fp32")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
@@ -305,14 +327,22 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     results = {}
+    begun_s = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.model or Path(temporary)
         if arguments.model is None:
-            build_model(folder, arguments)
+            tokenizer = mw.train_tokenizer(read_python_documentation(), vocab_size=arguments.vocab_size)
+            build_model(folder, arguments.kind[0], tokenizer, arguments)
         texts = cut_texts(load_tokenizer(folder), arguments)
         place = f"{arguments.device}, {arguments.precision}"
         print(f"{len(texts)} texts of up to {arguments.length} tokens ({arguments.lengths}), {place}")
-        for kind in [arguments.kind] if arguments.kind else LANGUAGE_KINDS:
+        for kind in arguments.kind:
+            if results and time.monotonic() - begun_s > arguments.time_limit:
+                print(f"{kind:<9} left out: the time is up")
+                continue
+            if arguments.model is None and kind != arguments.kind[0]:
+                folder = Path(temporary) / kind
+                build_model(folder, kind, tokenizer, arguments)
             figures = (
                 COMPARISONS[kind](folder, texts, arguments)
                 if arguments.peer is None
@@ -321,6 +351,7 @@ def main() -> None:
             figures["ratio"] = figures["texts_per_s"] / figures["peer_texts_per_s"]
             results[kind] = figures
             if arguments.peer is not None:
+                print(f"{kind:<9} {figures['ratio']:.2f}x")
                 continue
             print(
                 f"{kind:<10} {figures['texts_per_s']:9.1f} texts/s, transformers {figures['peer_texts_per_s']:9.1f},"

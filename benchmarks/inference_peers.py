@@ -22,9 +22,11 @@ CLASSES = {
     "ner": transformers.AutoModelForTokenClassification,
     "qa": transformers.AutoModelForQuestionAnswering,
 }
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 BATCH_SIZES = (4, 16, 32, 64, 256)
 NUM_TUNED = 128
+GPU_BATCH_SIZES = (64, 128, 256)
+NUM_TUNED_ON_GPU = 1_024
 LONGEST_ANSWER = 30
 Run = Callable[[dict[str, Any]], tuple[torch.Tensor, ...]]
 Answers = list[Any]
@@ -187,9 +189,12 @@ def tune(
     """The fastest batch size for a part of the inputs."""
     if given is not None:
         return given
-    some = items[:: max(1, len(items) // NUM_TUNED)]
+    sizes, number = (GPU_BATCH_SIZES, NUM_TUNED_ON_GPU) if torch.cuda.is_available() else (BATCH_SIZES, NUM_TUNED)
+    some = items[:: max(1, len(items) // number)]
     seconds: dict[int, float] = {}
-    for size in BATCH_SIZES:
+    if torch.cuda.is_available():
+        peer(some, sizes[-1])  # loads kernels
+    for size in sizes:
         if seconds and size // 4 > len(some):
             continue
         begin = clock()

@@ -1,14 +1,18 @@
 """Minimal pairs judged per second by full pseudo-log-likelihood, one masked copy for each token of both sentences.
 
-The peer is transformers' BertForMaskedLM with the same weights on the same copies, padded in batches of 64 sorted by
-length. Sentences are random words in the lengths of BLiMP's under bert-base-uncased (mean 9.8 tokens).
+The peer is transformers' BertForMaskedLM with the same weights on the same copies: --peer sorted pads them in batches
+of 64 sorted by length, --peer usual is the usual loop, a sentence at a time with a masked copy for each token. Both
+sides are timed by turns, after a whole run each that is not counted. Sentences are random words in the lengths of
+BLiMP's under bert-base-uncased (mean 9.8 tokens).
 
     python benchmarks/minimal_pairs.py --pairs 400
+    python benchmarks/minimal_pairs.py --device cuda --variant base --precision bf16 --peer usual
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import random
 import tempfile
@@ -70,20 +74,34 @@ def score_with_peer(peer: BertForMaskedLM, tokenizer: Tokenizer, sentences: list
         labels = input_ids[rows, places]
         input_ids[rows, places] = tokenizer.mask_token_id
         logits = peer(input_ids=input_ids.to(device), attention_mask=attention_mask.to(device)).logits
-        answers = logits[rows, places].log_softmax(dim=-1).cpu()[rows, labels]
+        answers = logits[rows, places].float().log_softmax(dim=-1).cpu()[rows, labels]
         np.add.at(scores, [number for number, _ in batch], answers.double().numpy())
     return scores
 
 
-def measure(score: Score, sentences: list[str], repeats: int) -> tuple[float, np.ndarray]:
-    """The best of several times, as others use the machine, and the scores."""
-    score(sentences[:16])
-    times = []
+def score_as_usual(peer: BertForMaskedLM, tokenizer: Tokenizer, sentences: list[str], device: str) -> np.ndarray:
+    scores = []
+    for sentence in sentences:
+        ids = torch.tensor(tokenizer.encode(sentence), device=device)
+        places = torch.arange(1, len(ids) - 1, device=device)
+        rows = torch.arange(len(places), device=device)
+        input_ids = ids.repeat(len(places), 1)
+        input_ids[rows, places] = tokenizer.mask_token_id
+        logits = peer(input_ids=input_ids, attention_mask=torch.ones_like(input_ids)).logits
+        scores.append(logits[rows, places].float().log_softmax(dim=-1)[rows, ids[places]].sum().item())
+    return np.asarray(scores)
+
+
+def measure(sides: dict[str, Score], sentences: list[str], repeats: int) -> dict[str, tuple[float, np.ndarray]]:
+    """The best of several times, by turns as others use the machine, and the scores."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    scores = {name: score(sentences) for name, score in sides.items()}
     for _ in range(repeats):
-        begin = time.perf_counter()
-        scores = score(sentences)
-        times.append(time.perf_counter() - begin)
-    return len(sentences) / 2 / min(times), scores
+        for name, score in sides.items():
+            begin = time.perf_counter()
+            scores[name] = score(sentences)
+            times[name].append(time.perf_counter() - begin)
+    return {name: (len(sentences) / 2 / min(times[name]), scores[name]) for name in sides}
 
 
 @torch.inference_mode()
@@ -94,6 +112,8 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=30522)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16", "fp16"])
+    parser.add_argument("--peer", default="sorted", choices=["sorted", "usual"])
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -107,19 +127,25 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder, tokenizer)
-        peer = BertForMaskedLM.from_pretrained(folder).eval().to(arguments.device)
-    model.eval().to(arguments.device)
+        peer = BertForMaskedLM.from_pretrained(folder, attn_implementation="sdpa").eval()
+    exact = copy.deepcopy(model).eval().to(arguments.device)
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[arguments.precision]
+    peer.to(arguments.device, dtype)
+    model.eval().to(arguments.device, dtype)
     sentences = make_sentences(arguments.pairs, arguments.vocab_size)
-    theirs, their_scores = measure(
-        lambda given: score_with_peer(peer, tokenizer, given, arguments.device), sentences, arguments.repeats
-    )
-    ours, our_scores = measure(
-        lambda given: score_texts(model, tokenizer, given).log_likelihoods, sentences, arguments.repeats
-    )
+    ask_peer = score_with_peer if arguments.peer == "sorted" else score_as_usual
+    sides: dict[str, Score] = {
+        "transformers": lambda given: ask_peer(peer, tokenizer, given, arguments.device),
+        "maskwright": lambda given: score_texts(model, tokenizer, given).log_likelihoods,
+    }
+    measured = measure(sides, sentences, arguments.repeats)
+    (theirs, their_scores), (ours, our_scores) = measured["transformers"], measured["maskwright"]
+    expected = score_texts(exact, tokenizer, sentences).log_likelihoods
     difference = float(np.abs(our_scores - their_scores).max())
-    print(f"BERT {arguments.variant}, {arguments.pairs} pairs, {arguments.device}, {torch.get_num_threads()} threads")
-    print(f"{'transformers':<14} {theirs:10,.1f} pairs/s")
-    print(f"{'maskwright':<14} {ours:10,.1f} pairs/s")
+    place = f"{arguments.device}, {arguments.precision}, {torch.get_num_threads()} threads"
+    print(f"BERT {arguments.variant}, {arguments.pairs} pairs, {place}, the peer's copies {arguments.peer}")
+    for name, (speed, scores) in measured.items():
+        print(f"{name:<14} {speed:10,.1f} pairs/s; from fp32 by up to {np.abs(scores - expected).max():.1e}")
     print(f"largest difference of a sentence's score {difference:.1e}")
     ratio = ours / theirs
     if arguments.json:

@@ -11,7 +11,8 @@ from torch import Tensor
 import maskwright as mw
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputWarning
-from maskwright.inference.runner import EncodedBatch, Sample, run_packed
+from maskwright.inference.layout import EncodedBatch, Reduction, Sample
+from maskwright.inference.runner import run_packed
 from maskwright.training.held_out import Evaluation, evaluate
 from tolerances import assert_rounded, count_terms, rounding
 
@@ -58,8 +59,8 @@ def embed(model: mw.MaskedLanguageModel, batch_tokens: int) -> list[Tensor]:
     return list(run_packed(model.encoder, samples, take_means, pad_token_id=0, batch_tokens=batch_tokens))
 
 
-def take_means(batch: EncodedBatch[Sample]) -> list[Tensor]:
-    return [hidden.mean(0).cpu() for hidden in batch.split()]
+def take_means(batch: EncodedBatch[Sample]) -> Reduction:
+    return Reduction((torch.stack([hidden.mean(0) for hidden in batch.split()]),), list)
 
 
 def test_an_evaluation_that_does_not_fit_goes_on_in_parts(model, in_small_parts, full_memory) -> None:

@@ -101,6 +101,37 @@ class PackedBatch:
         return replace(self, **{name: function(value) for name, value in given.items() if value is not None})
 
 
+@dataclass(frozen=True)
+class DocumentBounds:
+    """Where the documents of one row begin: they follow each other without gaps, and nothing else is in the row."""
+
+    starts: Tensor
+    """(N + 1,) int32: the first token of each document, and the end of the last."""
+    longest: Tensor
+    """() int32 on the CPU: tokens of the longest; as a tensor it is no part of what is compiled."""
+
+
+Documents = Tensor | DocumentBounds | None
+"""(B, S) numbers of documents, or the bounds of those of one flat row; None: each row is one document."""
+
+
+@dataclass(frozen=True)
+class FlatBatch(PackedBatch):
+    """One row without padding, whose documents are known by their bounds: inference on a GPU needs no mask for it."""
+
+    bounds: DocumentBounds = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.num_rows != 1:
+            raise InputError(f"a flat batch has one row, this one has {self.num_rows}")
+
+    def map_fields(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """The batch with a function applied to its tensors; the length of the longest document stays on the CPU."""
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "bounds"}
+        mapped: dict[str, Any] = {name: function(value) for name, value in given.items() if value is not None}
+        return replace(self, **mapped, bounds=replace(self.bounds, starts=function(self.bounds.starts)))
+
+
 BatchType = TypeVar("BatchType", bound=PackedBatch)
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError, InputWarning, RunError
 from maskwright.inference import runner
-from maskwright.inference.runner import EncodedBatch, RowShape, Sample, lay_out, run_packed
+from maskwright.inference.layout import EncodedBatch, Reduction, RowShape, Sample, lay_out
+from maskwright.inference.runner import run_packed
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
 from tolerances import assert_rounded, count_terms
@@ -55,8 +56,9 @@ def encode_alone(encoder: nn.Module, sample: Sample) -> Tensor:
         return encoder(input_ids=ids, attention_mask=torch.ones_like(ids))["last_hidden_state"][0]
 
 
-def split(batch: EncodedBatch[Sample]) -> list[Tensor]:
-    return batch.split()
+def split(batch: EncodedBatch[Sample]) -> Reduction:
+    lengths = batch.lengths
+    return Reduction((batch.hidden,), lambda hidden: hidden.split(lengths))
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 40, None])
@@ -72,9 +74,10 @@ def test_each_sample_gets_its_own_hidden_states_in_input_order(name: str, batch_
 def test_batches_hold_samples_of_similar_length_and_no_more_tokens_than_asked_for() -> None:
     batches: list[list[int]] = []
 
-    def note(batch: EncodedBatch[Sample]) -> list[int]:
-        batches.append([len(sample.ids) for sample in batch.samples])
-        return batches[-1]
+    def note(batch: EncodedBatch[Sample]) -> Reduction:
+        lengths = [len(sample.ids) for sample in batch.samples]
+        batches.append(lengths)
+        return Reduction((), lambda: lengths)
 
     found = list(run_packed(build("BERT"), draw_samples(), note, pad_token_id=0, batch_tokens=40))
     assert found == list(LENGTHS)
@@ -152,9 +155,9 @@ def test_states_are_taken_at_places_of_each_sample() -> None:
     encoder, samples = build("BERT"), draw_samples((4, 9))
     places = {4: [1, 3], 9: [0, 8, 5]}
 
-    def take(batch: EncodedBatch[Sample]) -> list[Tensor]:
+    def take(batch: EncodedBatch[Sample]) -> Reduction:
         asked = [places[len(sample.ids)] for sample in batch.samples]
-        return list(batch.take(asked).split([len(one) for one in asked]))
+        return Reduction((batch.take(asked),), lambda taken: taken.split([len(one) for one in asked]))
 
     for sample, found in zip(samples, run_packed(encoder, samples, take, pad_token_id=0), strict=True):
         assert_rounded(found, encode_alone(encoder, sample)[places[len(sample.ids)]], NUM_TERMS)

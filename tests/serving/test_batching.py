@@ -13,8 +13,9 @@ import pytest
 import torch
 from running import PATIENCE_S, Running
 
+from maskwright.inference.layout import EncodedBatch, Reduction, Sample
 from maskwright.inference.pipeline import Pipeline, pipeline
-from maskwright.inference.runner import EncodedBatch, Kind, Name, Prepared, Sample
+from maskwright.inference.runner import Kind, Name, Prepared
 from maskwright.models.products import IS_ROW_INVARIANT
 from maskwright.serving.batching import Batcher, Work
 from maskwright.serving.refusals import Refusal
@@ -36,12 +37,12 @@ class _Gate(Kind[str, int]):
         self.has_begun.set()
         assert self.is_open.wait(PATIENCE_S)
 
-    def reduce(self, batch: EncodedBatch[Sample]) -> list[int]:
+    def reduce(self, batch: EncodedBatch[Sample]) -> Reduction:
         first = [int(sample.ids[0]) for sample in batch.samples]
         if 13 in first:
             raise ValueError("13 cannot be computed")
         self.batches.append(first)
-        return first
+        return Reduction((), lambda: first)
 
     def prepare(self, items: Any, name: Name) -> list[Prepared]:
         raise NotImplementedError

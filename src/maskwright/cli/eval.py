@@ -29,6 +29,12 @@ def evaluate(
         bool, typer.Option("--word-l2r", help="pll, minimal-pairs: also mask the rest of a token's word.")
     ] = False,
     max_length: Annotated[int | None, typer.Option(help="mlm: sequence length; unset: up to 512.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="All but mlm and glue: precision, as of predict; unset: fp32.")
+    ] = None,
+    compile: Annotated[
+        str | None, typer.Option(help="All but mlm and glue: compile layers, as of predict; unset: auto.")
+    ] = None,
     train: Annotated[
         str | None, typer.Option(help="embeddings: labelled texts to find neighbors in; unset: leave-one-out.")
     ] = None,

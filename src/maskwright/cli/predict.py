@@ -109,7 +109,10 @@ def predict(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; unset: a GPU if there is one.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens per batch; unset: chosen for the device.")] = None,
     precision: Annotated[
-        str | None, typer.Option(help="fp32, bf16, fp16 (GPUs), int8 (CPUs) or auto; unset: auto.")
+        str | None, typer.Option(help="fp32, bf16, fp16 and fp8 (GPUs), int8 (CPUs) or auto; unset: auto.")
+    ] = None,
+    compile: Annotated[
+        str | None, typer.Option(help="Compile layers on a GPU: auto (large jobs), true or false; unset: auto.")
     ] = None,
 ) -> None:
     """Run a model on texts. Prints one line of JSON per text, or writes a file.
@@ -155,6 +158,9 @@ def fill(
     text: Annotated[str, typer.Argument(help="Text with [MASK] or <mask> where a word is missing.")],
     top_k: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16, int8 or auto; unset: auto.")] = None,
+    compile: Annotated[
+        str | None, typer.Option(help="Compile layers on a GPU: auto, true or false; unset: auto.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Fill the masked words of a text, with probabilities.
@@ -167,7 +173,7 @@ def fill(
 
     from maskwright.runs.commands import fill as run
 
-    answers = run(model, text, top_k, precision=precision)
+    answers = run(model, text, top_k, precision=precision, compile=compile)
     if as_json:
         echo(json.dumps([[asdict(candidate) for candidate in candidates] for candidates in answers]))
         return

@@ -21,7 +21,10 @@ def serve(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; unset: a GPU if there is one.")] = None,
     precision: Annotated[
         str | None,
-        typer.Option(help="auto, fp32, bf16, fp16 (GPUs) or int8 (CPUs); unset: auto, what is fast and near fp32."),
+        typer.Option(help="auto, fp32, bf16, fp16, fp8 (GPUs) or int8 (CPUs); unset: auto, fast and near fp32."),
+    ] = None,
+    compile: Annotated[
+        str | None, typer.Option(help="Compile layers on a GPU: auto (large jobs), true or false; unset: auto.")
     ] = None,
     api_key: Annotated[
         str | None,

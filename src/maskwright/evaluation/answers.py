@@ -16,7 +16,8 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError, RunError
-from maskwright.inference.runner import EncodedBatch, RowShape, Sample, run_packed
+from maskwright.inference.layout import EncodedBatch, Reduction, RowShape, Sample
+from maskwright.inference.runner import run_packed
 from maskwright.models.any_encoder import encode
 from maskwright.objectives.loss import gather_labelled
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -50,12 +51,13 @@ def score_answers(
     """
     shift = int(model.predicts_next or model.evaluates_causally)
 
-    def reduce(batch: EncodedBatch[AskedPlaces]) -> list[NDArray[np.float64]]:
+    def reduce(batch: EncodedBatch[AskedPlaces]) -> Reduction:
         slots = batch.take([sample.places - shift for sample in batch.samples])
-        labels = torch.from_numpy(np.concatenate([sample.labels for sample in batch.samples])).to(slots.device)
+        labels = batch.send(np.concatenate([sample.labels for sample in batch.samples]))
         parts = zip(slots.split(_MAX_ANSWERS), labels.split(_MAX_ANSWERS), strict=True)
-        scores = torch.cat([score(model.predict(part).float(), wanted) for part, wanted in parts]).cpu().double()
-        return np.split(scores.numpy(), np.cumsum([len(sample.places) for sample in batch.samples])[:-1])
+        scores = torch.cat([score(model.predict(part).float(), wanted) for part, wanted in parts])
+        ends = np.cumsum([len(sample.places) for sample in batch.samples])[:-1]
+        return Reduction((scores,), lambda found: np.split(found.double().numpy(), ends))
 
     def see_before(batch: PackedBatch) -> Tensor | None:
         return torch.ones_like(batch.input_ids, dtype=torch.bool) if model.evaluates_causally else None

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from maskwright.errors import InputError
-from maskwright.inference.runner import EncodedBatch, Name, Prepared, Sample, TaskKind
+from maskwright.inference.layout import EncodedBatch, Reduction, Sample, list_rows
+from maskwright.inference.runner import Name, Prepared, TaskKind
 from maskwright.inference.texts import Floats, SampleCutter, TextOrPair, average_windows, list_inputs
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
@@ -56,9 +57,9 @@ class Classify(TaskKind[TextOrPair, ClassScore | list[ClassScore]]):
     def prepare(self, items: Sequence[TextOrPair], name: Name) -> list[Prepared]:
         return [Prepared(samples) for samples in self._cutter.cut(items, name)]
 
-    def reduce(self, batch: EncodedBatch[Sample]) -> list[Floats]:
+    def reduce(self, batch: EncodedBatch[Sample]) -> Reduction:
         """(C,) of each sample."""
-        return list(self.compute_logits(batch).cpu().numpy())
+        return Reduction((self.compute_logits(batch),), list_rows)
 
     def answer(self, prepared: Prepared, reduced: Sequence[Floats]) -> ClassScore | list[ClassScore]:
         scores = self._score(average_logits(prepared.samples, reduced))

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
-from maskwright.inference.runner import EncodedBatch, FindCausal, Kind, Name, Prepared, Sample
+from maskwright.inference.layout import EncodedBatch, Reduction, Sample, list_rows
+from maskwright.inference.runner import FindCausal, Kind, Name, Prepared
 from maskwright.inference.texts import (
     NUM_SPECIALS,
     Floats,
@@ -117,21 +119,25 @@ class Embed(Kind[str, Floats]):
     def find_causal(self, batch: PackedBatch) -> Tensor | None:
         return None if self._causal is None else self._causal(batch)
 
-    def reduce(self, batch: EncodedBatch[Sample]) -> Sequence[Floats]:
+    def reduce(self, batch: EncodedBatch[Sample]) -> Reduction:
         if self.settings.pooling == "none":
-            hidden = batch.hidden.float().cpu().numpy()
-            return [part.copy() for part in np.split(hidden, np.cumsum(batch.lengths)[:-1])]
+            ends = np.cumsum(batch.lengths)[:-1]
+            return Reduction((batch.hidden.float(),), lambda hidden: _copy_parts(hidden, ends))
         pooled = pool(batch.states, batch.batch, batch.packed.num_documents, self.settings.pooling)
-        return list(batch.list_samples(pooled).float().cpu().numpy())
+        return Reduction((batch.list_samples(pooled).float(),), list_rows)
 
     def answer(self, prepared: PreparedText, reduced: Sequence[Floats]) -> Floats:
         if self.settings.pooling == "none":
             vectors = join_windows(reduced, prepared.windows)
         else:
             vectors = average_windows(reduced, [len(sample.ids) for sample in prepared.samples])
-        if not self.settings.normalize:
-            return vectors
-        return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(_SMALLEST_NORM)
+        return _normalize(vectors) if self.settings.normalize else vectors
+
+    def answer_all(self, asked: Sequence[tuple[PreparedText, Sequence[Floats]]]) -> Sequence[Floats]:
+        if self.settings.pooling == "none" or any(len(reduced) != 1 for _, reduced in asked):
+            return super().answer_all(asked)
+        vectors = [vector for _, (vector,) in asked]
+        return list(_normalize(np.stack(vectors))) if self.settings.normalize else vectors
 
     @property
     def example(self) -> dict[str, Any]:
@@ -142,6 +148,15 @@ class Embed(Kind[str, Floats]):
 
     def as_items(self, inputs: Any) -> tuple[list[str], bool]:
         return as_texts(inputs)
+
+
+def _normalize(vectors: Floats) -> Floats:
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(_SMALLEST_NORM))
+
+
+def _copy_parts(hidden: Tensor, ends: NDArray[np.int64]) -> list[Floats]:
+    """A copy each, so that the batch's array need not be kept for a part of it."""
+    return [part.copy() for part in np.split(hidden.numpy(), ends)]
 
 
 @dataclass(frozen=True)
@@ -173,7 +188,7 @@ class Similarity(Kind[Pair, dict[str, float]]):
     def find_causal(self, batch: PackedBatch) -> Tensor | None:
         return self._embed.find_causal(batch)
 
-    def reduce(self, batch: EncodedBatch[Sample]) -> Sequence[Floats]:
+    def reduce(self, batch: EncodedBatch[Sample]) -> Reduction:
         return self._embed.reduce(batch)
 
     def answer(self, prepared: PreparedPair, reduced: Sequence[Floats]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from maskwright.errors import InputError
+from maskwright.inference.compilation import Compile, compile_layers
 from maskwright.inference.loading import LoadedModel, Source, load_model
 from maskwright.inference.pipeline import Pipeline, pipeline
 from maskwright.inference.precision import ChosenPrecision, choose_inference_precision, convert
@@ -29,12 +30,16 @@ class EveryKind:
 
 
 def build_pipelines(
-    model: Source, tokenizer: Any = None, device: str | None = None, precision: str | None = None
+    model: Source,
+    tokenizer: Any = None,
+    device: str | None = None,
+    precision: str | None = None,
+    compile: Compile | None = None,
 ) -> EveryKind:
     """A run, a checkpoint, a model folder or a hub id, or a model with its `tokenizer`, read once.
 
-    It goes to a GPU if there is one, unless `device` says otherwise. `precision` is that of `pipeline`: without one a
-    model that was read has `auto`, and a given one keeps its dtype.
+    It goes to a GPU if there is one, unless `device` says otherwise. `precision` and `compile` are those of `pipeline`:
+    without them a model that was read has `auto`, and a given one stays as it is.
     """
     loaded = load_model(model, tokenizer)
     chosen_device = choose_device(device or "auto", "device")
@@ -43,6 +48,8 @@ def build_pipelines(
     if precision is not None or not isinstance(model, nn.Module):
         chosen = choose_inference_precision(precision or "auto", chosen_device)
         convert(loaded.module, loaded.encoder.encoder, chosen.name)
+    if chosen is not None or compile is not None:
+        compile_layers(loaded.encoder.encoder, compile, "" if chosen is None else chosen.name)
     found: dict[str, Pipeline[Any, Any]] = {}
     if isinstance(loaded.whole, MaskedLanguageModel):
         found["fill-mask"] = pipeline("fill-mask", loaded.whole, loaded.tokenizer)

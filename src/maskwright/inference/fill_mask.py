@@ -6,8 +6,9 @@ N places, V vocabulary.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError, InputWarning
-from maskwright.inference.runner import EncodedBatch, Kind, Name, Prepared, Sample, TokenIds, run_packed
+from maskwright.inference.layout import EncodedBatch, Reduction, Sample, TokenIds, send
+from maskwright.inference.runner import Kind, Name, Prepared, run_packed
 from maskwright.inference.texts import NUM_SPECIALS, as_texts, choose_max_length, encode_texts, quote, window_around
 from maskwright.models.any_encoder import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -23,6 +25,7 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 
 Candidates = list[dict[str, Any]]
 _PLACES_AT_ONCE = 256
+_GPU_PLACES_AT_ONCE = 2_048
 """Rows of the vocabulary's size held at a time."""
 
 
@@ -200,14 +203,20 @@ class FillMask(Kind[str, Candidates | list[Candidates]]):
     def find_causal(self, batch: PackedBatch) -> Tensor | None:
         return self.model.find_causal(batch)
 
-    def reduce(self, batch: EncodedBatch[MaskedSample]) -> list[list[tuple[list[float], list[int]]]]:
+    def reduce(self, batch: EncodedBatch[MaskedSample]) -> Reduction:
         """Scores and tokens for each masked place of each sample."""
         shift = int(self.model.predicts_next)  # the answer for a token then stands one place before it
         hidden = batch.take([[place - shift for place in sample.places] for sample in batch.samples])
-        best = [self._rank(part) for part in hidden.split(_PLACES_AT_ONCE)]
-        pairs = [pair for scores, tokens in best for pair in zip(scores.tolist(), tokens.tolist(), strict=True)]
-        answers = iter(pairs)
-        return [[next(answers) for _ in sample.places] for sample in batch.samples]
+        at_once = _PLACES_AT_ONCE if hidden.device.type == "cpu" else _GPU_PLACES_AT_ONCE
+        best = [self._rank(part) for part in hidden.split(at_once)]
+        counts = [len(sample.places) for sample in batch.samples]
+
+        def split(scores: Tensor, tokens: Tensor) -> list[list[tuple[list[float], list[int]]]]:
+            answers = zip(scores.tolist(), tokens.tolist(), strict=True)
+            return [list(islice(answers, count)) for count in counts]
+
+        scores, tokens = (torch.cat(parts) for parts in zip(*best, strict=True))
+        return Reduction((scores, tokens), split)
 
     def _rank(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and tokens (N, top_k)."""
@@ -215,34 +224,51 @@ class FillMask(Kind[str, Candidates | list[Candidates]]):
         if self.target_ids is None:
             scores, tokens = probabilities.topk(self.top_k)
             return scores, tokens
-        target_ids = torch.tensor(self.target_ids, device=hidden.device)
+        target_ids = send(torch.tensor(self.target_ids), hidden.device)
         scores, order = probabilities[:, target_ids].topk(self.top_k)
         return scores, target_ids[order]
 
     def answer(
         self, prepared: Prepared, reduced: Sequence[list[tuple[list[float], list[int]]]]
     ) -> Candidates | list[Candidates]:
-        num_masks = sum(len(found) for found in reduced)
-        answers: list[Candidates] = []
-        for sample, found in zip(prepared.samples, reduced, strict=True):
-            assert isinstance(sample, MaskedSample)
-            for place, (scores, tokens) in zip(sample.places, found, strict=True):
-                sequences = self._fill(sample.ids, place, tokens, skip_special_tokens=num_masks == 1)
-                names = self.tokenizer.backend.decode_batch([[token] for token in tokens], skip_special_tokens=False)
-                answers.append(
-                    [
-                        {"score": score, "token": token, "token_str": name, "sequence": sequence}
-                        for score, token, name, sequence in zip(scores, tokens, names, sequences, strict=True)
-                    ]
-                )
-        return answers[0] if num_masks == 1 else answers
+        return self.answer_all([(prepared, reduced)])[0]
 
-    def _fill(self, ids: TokenIds, place: int, tokens: Sequence[int], skip_special_tokens: bool) -> list[str]:
-        """The text with each token in its place; special tokens stay where other masks must stay visible."""
+    def answer_all(
+        self, asked: Sequence[tuple[Prepared, Sequence[list[tuple[list[float], list[int]]]]]]
+    ) -> list[Candidates | list[Candidates]]:
+        """The texts of all candidates are decoded together, which the library does on all cores."""
+        named = {token for _, reduced in asked for found in reduced for _, tokens in found for token in tokens}
+        names = dict(zip(named, self._decode([[token] for token in named], False), strict=True))
+        single: list[list[int]] = []
+        several: list[list[int]] = []
+        for prepared, reduced in asked:
+            # special tokens stay where other masks must stay visible
+            filled = single if _count_masks(reduced) == 1 else several
+            for ids, place, _, tokens in _list_places(prepared, reduced):
+                filled += self._fill(ids, place, tokens)
+        texts = {True: iter(self._decode(single, True)), False: iter(self._decode(several, False))}
+        answers: list[Candidates | list[Candidates]] = []
+        for prepared, reduced in asked:
+            is_single = _count_masks(reduced) == 1
+            candidates = [
+                [
+                    {"score": score, "token": token, "token_str": names[token], "sequence": next(texts[is_single])}
+                    for score, token in zip(scores, tokens, strict=True)
+                ]
+                for _, _, scores, tokens in _list_places(prepared, reduced)
+            ]
+            answers.append(candidates[0] if is_single else candidates)
+        return answers
+
+    def _fill(self, ids: TokenIds, place: int, tokens: Sequence[int]) -> list[list[int]]:
+        """The text with each token in its place."""
         filled = [[*ids[:place], token, *ids[place + 1 :]] for token in tokens]
         if self.pad_token_id in tokens or self.pad_token_id in ids:
             filled = [[token_id for token_id in one if token_id != self.pad_token_id] for one in filled]
-        return list(self.tokenizer.backend.decode_batch(filled, skip_special_tokens=skip_special_tokens))
+        return filled
+
+    def _decode(self, rows: Sequence[list[int]], skips_special_tokens: bool) -> list[str]:
+        return list(self.tokenizer.backend.decode_batch(list(rows), skip_special_tokens=skips_special_tokens))
 
     @property
     def example(self) -> dict[str, Any]:
@@ -253,6 +279,20 @@ class FillMask(Kind[str, Candidates | list[Candidates]]):
 
     def as_items(self, inputs: Any) -> tuple[list[str], bool]:
         return as_texts(inputs)
+
+
+def _count_masks(reduced: Sequence[Sequence[Any]]) -> int:
+    return sum(len(found) for found in reduced)
+
+
+def _list_places(
+    prepared: Prepared, reduced: Sequence[list[tuple[list[float], list[int]]]]
+) -> Iterator[tuple[TokenIds, int, list[float], list[int]]]:
+    """Each masked place in the ids of its sample, with the scores and tokens found for it."""
+    for sample, found in zip(prepared.samples, reduced, strict=True):
+        assert isinstance(sample, MaskedSample)
+        for place, (scores, tokens) in zip(sample.places, found, strict=True):
+            yield sample.ids, place, scores, tokens
 
 
 def find_target_ids(tokenizer: Tokenizer, targets: str | Sequence[str]) -> list[int]:

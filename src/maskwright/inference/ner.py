@@ -13,10 +13,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from maskwright.errors import InputError
-from maskwright.inference.runner import EncodedBatch, Name, Prepared, Sample, TaskKind
+from maskwright.inference.layout import EncodedBatch, Reduction, Sample
+from maskwright.inference.runner import Name, Prepared, TaskKind
 from maskwright.inference.texts import (
     NUM_SPECIALS,
     Floats,
@@ -82,12 +83,19 @@ class FindEntities(TaskKind[str, list[EntityRecord]]):
         ]
         return PreparedPieces(samples, pieces)
 
-    def reduce(self, batch: EncodedBatch[AnsweringSample]) -> list[Floats]:
+    def reduce(self, batch: EncodedBatch[AnsweringSample]) -> Reduction:
         """Probabilities (T, C) of the tokens that each sample answers for."""
-        scores = self.compute_logits(batch).softmax(-1).cpu().numpy()
-        parts = np.split(scores, np.cumsum(batch.lengths)[:-1])
-        # A copy, so that the batch's array need not be kept for a part of it.
-        return [part[one.first : one.stop].copy() for part, one in zip(parts, batch.samples, strict=True)]
+        samples, begins = batch.samples, np.cumsum(batch.lengths) - batch.lengths
+
+        def split(scores: Tensor) -> list[Floats]:
+            found = scores.numpy()
+            # A copy, so that the batch's array need not be kept for a part of it.
+            return [
+                found[begin + one.first : begin + one.stop].copy()
+                for begin, one in zip(begins.tolist(), samples, strict=True)
+            ]
+
+        return Reduction((self.compute_logits(batch).softmax(-1),), split)
 
     def answer(self, prepared: PreparedPieces, reduced: Sequence[Floats]) -> list[EntityRecord]:
         return self._grouper.group(prepared.pieces, np.concatenate(reduced))

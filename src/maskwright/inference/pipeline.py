@@ -9,7 +9,7 @@ import copy
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic
 
@@ -18,8 +18,11 @@ from torch import nn
 
 from maskwright.errors import InputError, InputWarning
 from maskwright.inference.classify import CLASSIFYING_TASKS, Classify
+from maskwright.inference.compilation import ChosenCompilation, Compile, compile_layers, read_compile
 from maskwright.inference.embed import Embed, Similarity
 from maskwright.inference.fill_mask import FillMask
+from maskwright.inference.foreign_names import FOREIGN_HABITS, KINDS_INSTEAD, OPTIONS, OPTIONS_INSTEAD, Habit
+from maskwright.inference.layout import Sample
 from maskwright.inference.loading import (
     EncoderSource,
     LoadedEncoder,
@@ -31,7 +34,7 @@ from maskwright.inference.loading import (
 from maskwright.inference.ner import FindEntities
 from maskwright.inference.precision import ChosenPrecision, check_precision_name, choose_inference_precision, convert
 from maskwright.inference.qa import AnswerQuestions
-from maskwright.inference.runner import Answer, Item, Kind, Name, Prepared, Sample, run_packed
+from maskwright.inference.runner import Answer, Item, Kind, Name, Prepared, run_windows
 from maskwright.inference.zero_shot import ZeroShot
 from maskwright.suggestions import suggest
 from maskwright.tasks.ner.token_classification import TokenClassification
@@ -43,6 +46,7 @@ from maskwright.training.compute.device import choose_device
 _CHUNK_ITEMS = 1_000
 _CHUNK_CHARS = 1_000_000
 """Inputs tokenized at a time."""
+_ANSWERS_AT_ONCE = 256
 _NOTHING = Prepared(())
 
 
@@ -57,11 +61,12 @@ class Pipeline(Generic[Item, Answer]):
         shape: Callable[[Any], Any] | None = None,
         lists_single: bool = False,
         precision: ChosenPrecision | None = None,
+        compilation: ChosenCompilation | None = None,
     ) -> None:
         """`remake` builds the kind again with other options, `shape` is applied to every answer of a call.
 
         With `lists_single` the answer to a text alone is a list, unless the call says `top_k`. `precision` is
-        what the model computes in; None: its own dtype.
+        what the model computes in, None: its own dtype, and `compilation` whether its layers are compiled.
         """
         self.kind = kind
         self.batch_tokens = batch_tokens
@@ -70,7 +75,7 @@ class Pipeline(Generic[Item, Answer]):
         self._lists_single = lists_single
         self.num_tokens = 0
         """That the encoder has read, special ones included, of all that was answered."""
-        self.precision = precision
+        self.precision, self.compilation = precision, compilation
 
     def __call__(self, inputs: Any = None, *more: Any, **options: Any) -> Any:
         """The answer to one input, or a list of answers to several.
@@ -101,7 +106,8 @@ class Pipeline(Generic[Item, Answer]):
                 f"the pipeline was built by hand and takes no options; give it without {', '.join(options)}"
             )
         lists_single = self._lists_single and "top_k" not in options
-        return Pipeline(self._remake(options), self.batch_tokens, None, self._shape, lists_single, self.precision)
+        kind, chosen = self._remake(options), (self.precision, self.compilation)
+        return Pipeline(kind, self.batch_tokens, None, self._shape, lists_single, *chosen)
 
     def stream(
         self, items: Iterable[Item], *, must_answer: bool = False, num_before: int = 0
@@ -113,7 +119,7 @@ class Pipeline(Generic[Item, Answer]):
         """
         waiting: deque[tuple[Item, Prepared]] = deque()
         kind = self.kind
-        results = run_packed(
+        windows = run_windows(
             kind.encoder,
             self._samples(items, waiting, must_answer, num_before),
             kind.reduce,
@@ -122,17 +128,15 @@ class Pipeline(Generic[Item, Answer]):
             batch_tokens=self.batch_tokens,
             find_causal=kind.find_causal,
         )
-        reduced: list[Any] = []
-        for result in results:
-            reduced.append(result)
-            while not waiting[0][1].samples:
-                yield waiting.popleft()[0], None
-            item, prepared = waiting[0]
-            if len(reduced) == len(prepared.samples):
-                waiting.popleft()
-                self.num_tokens += sum(len(sample.ids) for sample in prepared.samples)
-                yield item, kind.answer(prepared, reduced)
-                reduced = []
+        results: deque[Any] = deque()
+        for window in windows:
+            results.extend(window)
+            while done := _take_done(waiting, results):
+                asked = [(prepared, reduced) for _, prepared, reduced in done if reduced]
+                self.num_tokens += sum(len(sample.ids) for prepared, _ in asked for sample in prepared.samples)
+                answers = iter(kind.answer_all(asked))
+                for item, _, reduced in done:
+                    yield item, next(answers) if reduced else None
         yield from ((item, None) for item, _ in waiting)
 
     def records(self, items: Iterable[Item]) -> Iterator[dict[str, Any]]:
@@ -156,6 +160,15 @@ class Pipeline(Generic[Item, Answer]):
 
     def _name(self, num_before: int, places: Sequence[int]) -> Name:
         return lambda number: f"{self.kind.item_name} {num_before + places[number] + 1:,}"
+
+
+def _take_done(waiting: deque[tuple[Item, Prepared]], results: deque[Any]) -> list[tuple[Item, Prepared, list[Any]]]:
+    """Some of the inputs in front with the results of all their samples; without results where they have no samples."""
+    done: list[tuple[Item, Prepared, list[Any]]] = []
+    while results and len(done) < _ANSWERS_AT_ONCE and len(waiting[0][1].samples) <= len(results):
+        item, prepared = waiting.popleft()
+        done.append((item, prepared, [results.popleft() for _ in prepared.samples]))
+    return done
 
 
 def _cut_chunks(items: Iterable[Item]) -> Iterator[tuple[int, list[Item]]]:
@@ -255,65 +268,7 @@ _RECIPES = {
 KINDS = tuple(_RECIPES)
 
 
-@dataclass(frozen=True)
-class _Habit:
-    """What a name of `transformers` means: a kind of ours, with its defaults and the shape of its answers."""
-
-    kind: str
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    shape: Callable[[Any], Any] | None = None
-    lists_single: bool = False
-
-
-def _add_batch_axis(answer: Any) -> Any:
-    return answer[None] if answer.ndim > 1 else answer
-
-
-_HABITS = {
-    **{kind: _Habit(kind) for kind in KINDS},
-    "text-classification": _Habit("classify", lists_single=True),
-    "sentiment-analysis": _Habit("classify", lists_single=True),
-    "token-classification": _Habit("ner", {"aggregation": "none"}),
-    "question-answering": _Habit("qa", {"max_answer_length": 15}),
-    "zero-shot-classification": _Habit("zero-shot", {"labels": None}),
-    "feature-extraction": _Habit("embed", {"pooling": "none"}, _add_batch_axis),
-    "sentence-similarity": _Habit("similarity"),
-}
-_WRITES_NO_TEXT = "an encoder writes no text; maskwright.generate continues one with a model of training.mode=clm"
-_KINDS_INSTEAD = dict.fromkeys(
-    ("text-generation", "text2text-generation", "summarization", "translation"), _WRITES_NO_TEXT
-)
-_OPTIONS = {
-    "aggregation_strategy": "aggregation",
-    "candidate_labels": "labels",
-    "hypothesis_template": "hypothesis",
-    "max_seq_len": "max_length",
-    "max_answer_len": "max_answer_length",
-    "max_question_len": "max_question_length",
-    "topk": "top_k",
-}
-"""Options of `transformers` under our names."""
-_ON_WINDOWS = "a text longer than the model is read in windows, whose size max_length= sets"
-_ON_WEIGHTS = "use precision='bf16' (or fp32, fp16, int8, auto)"
-_OPTIONS_INSTEAD = {
-    "batch_size": "inputs are packed; batch_tokens= says how many tokens are read at a time",
-    "num_workers": "inputs are tokenized in chunks without worker processes; leave it out",
-    "truncation": _ON_WINDOWS,
-    "padding": "inputs are packed without padding; leave it out",
-    "stride": _ON_WINDOWS,
-    "return_all_scores": "use top_k=None for all classes",
-    "function_to_apply": "scores are what the model's problem_type asks for: softmax, sigmoid or the measure itself",
-    "grouped_entities": "use aggregation_strategy='simple'",
-    "ignore_labels": "tokens of class O are left out; leave out others from the answer",
-    "return_tensors": "answers are NumPy arrays; torch.from_numpy(answer) makes a tensor of one",
-    "align_to_words": "answers begin and end at tokens; leave it out",
-    "dtype": _ON_WEIGHTS,
-    "torch_dtype": _ON_WEIGHTS,
-    "device_map": "use device=",
-    "framework": "there is PyTorch alone; leave it out",
-    "trust_remote_code": "code of a model folder is never run; leave it out",
-    "revision": "download the revision with huggingface_hub.snapshot_download and give its folder as the model",
-}
+_HABITS = {**{kind: Habit(kind) for kind in KINDS}, **FOREIGN_HABITS}
 
 
 def resolve_kind(name: str) -> str:
@@ -329,14 +284,16 @@ def pipeline(
     device: str | int | torch.device | None = None,
     batch_tokens: int | None = None,
     precision: str | None = None,
+    compile: Compile | None = None,
     **options: Any,
 ) -> Pipeline[Any, Any]:
     """A pipeline of a kind (`fill-mask`, `embed`, `similarity`, `classify`, `ner`, `zero-shot`, `qa`) around a model.
 
     The model is a run, a checkpoint, a model folder or a hub id, or a model with its `tokenizer`. A named model goes to
     a GPU if there is one, another stays where it is, unless `device` says otherwise. `batch_tokens` are read at a time.
-    `precision` is fp32, bf16, fp16 (GPUs), int8 (CPUs) or auto, which is for a named model: bf16 where that is clearly
-    faster than fp32. A model in memory keeps its dtype, or is copied where a precision is given.
+    `precision` is fp32, bf16, fp16 (GPUs), fp8 (newer GPUs), int8 (CPUs) or auto, which is for a named model: bf16
+    where that is clearly faster than fp32. `compile` is True, False or auto: layers are compiled, on a GPU in 16 bits,
+    when many tokens have been read. A model in memory stays as it is, or is copied where one of the two is given.
     Options: `top_k` (fill-mask, classify, qa), `targets` (fill-mask); `pooling` (embed, similarity), `normalize`
     (embed); `aggregation` (ner); `labels`, `hypothesis`, `multi_label` (zero-shot); `max_answer_length`,
     `max_question_length`, `doc_stride`, `handle_impossible_answer` (qa); `max_length`. They may be given here or to a
@@ -354,26 +311,32 @@ def pipeline(
     options = {**habit.defaults, **_read_options(options, name, recipe)}
     if precision is not None:
         check_precision_name(precision)
-        model = copy.deepcopy(model) if isinstance(model, nn.Module) else model
+    read_compile(compile)
+    if (precision is not None or compile is not None) and isinstance(model, nn.Module):
+        model = copy.deepcopy(model)
     loaded = recipe.load(model, tokenizer)
     make = partial(recipe.make, *loaded)
     built = make(**options)
     if device is not None or not isinstance(model, nn.Module | LoadedEncoder):
         built.module.to(choose_device(_name_device(device), "device"))
-    chosen = None
-    if precision is not None or not isinstance(model, nn.Module | LoadedEncoder):
+    chosen = compilation = None
+    is_named = not isinstance(model, nn.Module | LoadedEncoder)
+    if precision is not None or is_named:
         chosen = choose_inference_precision(precision or "auto", next(built.module.parameters()).device)
         convert(built.module, built.encoder, chosen.name)
+
+    if chosen is not None or compile is not None:
+        compilation = compile_layers(built.encoder, compile, "" if chosen is None else chosen.name)
 
     def remake(more: Mapping[str, Any]) -> Kind[Any, Any]:
         return make(**{**options, **_read_options(more, name, recipe)})
 
-    return Pipeline(built, batch_tokens, remake, habit.shape, habit.lists_single, chosen)
+    return Pipeline(built, batch_tokens, remake, habit.shape, habit.lists_single, chosen, compilation)
 
 
-def _find_habit(name: str) -> _Habit:
-    if name in _KINDS_INSTEAD:
-        raise InputError(f"no kind '{name}' of prediction: {_KINDS_INSTEAD[name]}")
+def _find_habit(name: str) -> Habit:
+    if name in KINDS_INSTEAD:
+        raise InputError(f"no kind '{name}' of prediction: {KINDS_INSTEAD[name]}")
     if name not in _HABITS:
         raise InputError(f"no kind '{name}' of prediction{suggest(str(name), _HABITS)}")
     return _HABITS[name]
@@ -381,13 +344,13 @@ def _find_habit(name: str) -> _Habit:
 
 def _read_options(given: Mapping[str, Any], kind: str, recipe: _Recipe) -> dict[str, Any]:
     """Options under our names; one that the kind does not have is refused."""
-    known = [*recipe.options, *(theirs for theirs, ours in _OPTIONS.items() if ours in recipe.options)]
+    known = [*recipe.options, *(theirs for theirs, ours in OPTIONS.items() if ours in recipe.options)]
     options: dict[str, Any] = {}
     for name, value in given.items():
         if name not in known:
-            advice = _OPTIONS_INSTEAD.get(name)
+            advice = OPTIONS_INSTEAD.get(name)
             raise InputError(f"{kind} has no option '{name}'" + (f": {advice}" if advice else suggest(name, known)))
-        ours = _OPTIONS.get(name, name)
+        ours = OPTIONS.get(name, name)
         if ours in options:
             raise InputError(f"'{name}' is another name of '{ours}', and both are given; keep one of them")
         options[ours] = value

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from maskwright.errors import InputError, InputWarning, check_count
-from maskwright.inference.runner import EncodedBatch, Name, Prepared, Sample, TaskKind
+from maskwright.inference.layout import EncodedBatch, Reduction, Sample
+from maskwright.inference.runner import Name, Prepared, TaskKind
 from maskwright.inference.texts import choose_max_length, encode_texts, list_inputs
 from maskwright.tasks.features import find_tokens_between
 from maskwright.tasks.model import TaskModel
@@ -134,25 +135,20 @@ class AnswerQuestions(TaskKind[Asked, Reply]):
             samples.append(AskedSample([*beginning, *end], types, Window(context, start, stop, lead)))
         return samples
 
-    def reduce(self, batch: EncodedBatch[AskedSample]) -> list[Found]:
-        logits = self.compute_logits(batch).split(batch.lengths)
-        padded = pad_sequence(logits, batch_first=True, padding_value=OUTSIDE)
+    def reduce(self, batch: EncodedBatch[AskedSample]) -> Reduction:
+        padded = _pad(batch, self.compute_logits(batch))
         is_context = self._find_context(batch, padded)
         num_spans = count_kept_spans(self.top_k)
         starts, ends = padded.unbind(-1)
         spans = find_best_spans(starts, ends, is_context, self.max_answer_length, num_spans)
         totals = _add_up(padded.masked_fill(~is_context[..., None], OUTSIDE), batch.lengths)
-        lists = [one.tolist() for one in (padded[:, NO_ANSWER], totals, spans.scores, spans.starts, spans.ends)]
-        return [
-            Found(nothing, total, [FoundSpan(*span) for span in zip(scores, firsts, lasts, strict=True)])
-            for nothing, total, scores, firsts, lasts in zip(*lists, strict=True)
-        ]
+        return Reduction((padded[:, NO_ANSWER], totals, spans.scores, spans.starts, spans.ends), _list_found)
 
     def _find_context(self, batch: EncodedBatch[AskedSample], padded: Tensor) -> Tensor:
         """(N, S) true for the tokens of each window, whose place every sample knows."""
         windows = [_window_of(sample) for sample in batch.samples]
         bounds = [[window.lead, window.lead + window.stop - window.start] for window in windows]
-        first, behind = torch.tensor(bounds, device=padded.device).T[..., None]
+        first, behind = batch.send(np.asarray(bounds)).T[..., None]
         places = torch.arange(padded.shape[1], device=padded.device)
         return (places >= first) & (places < behind)
 
@@ -178,6 +174,23 @@ class AnswerQuestions(TaskKind[Asked, Reply]):
         if isinstance(inputs, Mapping | tuple | str) or not isinstance(inputs, Iterable):
             return [_as_asked(inputs)], True
         return [_as_asked(one) for one in inputs], False
+
+
+def _list_found(*parts: Tensor) -> list[Found]:
+    lists = [one.tolist() for one in parts]
+    return [
+        Found(nothing, total, [FoundSpan(*span) for span in zip(scores, firsts, lasts, strict=True)])
+        for nothing, total, scores, firsts, lasts in zip(*lists, strict=True)
+    ]
+
+
+def _pad(batch: EncodedBatch[AskedSample], logits: Tensor) -> Tensor:
+    """(N, S, 2) of logits (T, 2), with impossible ones behind each window's end."""
+    lengths = np.asarray(batch.lengths)
+    places = np.arange(lengths.max())
+    indices = (np.cumsum(lengths) - lengths)[:, None] + np.minimum(places, lengths[:, None] - 1)
+    is_behind = places >= lengths[:, None]
+    return logits[batch.send(indices)].masked_fill(batch.send(is_behind)[..., None], OUTSIDE)
 
 
 def _add_up(padded: Tensor, lengths: Sequence[int]) -> Tensor:

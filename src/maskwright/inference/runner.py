@@ -10,94 +10,44 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
-from maskwright.data.assembly import PackedSamples, pack_samples
+from maskwright.data.assembly import PackedSamples
 from maskwright.errors import InputWarning, RunError, check_count, describe_briefly, is_out_of_memory
-from maskwright.models.any_encoder import encode
+from maskwright.inference.layout import (
+    EncodedBatch,
+    Reduction,
+    RowShape,
+    Sample,
+    lay_out,
+    lay_out_bounded,
+    lay_out_flat,
+    send_samples,
+)
+from maskwright.inference.read_ahead import read_ahead
+from maskwright.models.any_encoder import encode, has_flat_rows
 from maskwright.tasks.model import TaskModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.compute.device import evaluation_mode
 from maskwright.training.micro_batches import release_memory
 
-SampleT = TypeVar("SampleT", bound="Sample")
-SampleT_co = TypeVar("SampleT_co", bound="Sample", covariant=True)
+SampleT = TypeVar("SampleT", bound=Sample)
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 Name = Callable[[int], str]
 """How an error calls the item of a number."""
-TokenIds = Sequence[int] | NDArray[np.int64]
 FindCausal = Callable[[PackedBatch], Tensor | None]
-Reduced = TypeVar("Reduced")
 WINDOW_SAMPLES = 10_000
 WINDOW_TOKENS = 1 << 18
 """Samples sorted together, whose results wait for each other: this bounds the memory, however long the input."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Token ids that the encoder reads as one document, special tokens included."""
-
-    ids: TokenIds
-    token_type_ids: TokenIds | None = None
-    """Of pairs of texts; None: all tokens are of the first segment."""
-    num_documents: int = field(default=1, kw_only=True)
-    """More than one: the ids are those of so many documents of one length, one after another."""
-
-    @property
-    def document_length(self) -> int:
-        return len(self.ids) // self.num_documents
-
-
-@dataclass(frozen=True)
-class EncodedBatch(Generic[SampleT_co]):
-    """Some samples and the hidden states of their packed rows."""
-
-    samples: Sequence[SampleT_co]
-    packed: PackedSamples
-    states: Tensor
-    """(B, S, D)"""
-
-    @property
-    def batch(self) -> PackedBatch:
-        return self.packed.batch
-
-    @property
-    def lengths(self) -> list[int]:
-        """The tokens of each sample."""
-        return [len(sample.ids) for sample in self.samples]
-
-    @property
-    def hidden(self) -> Tensor:
-        """(T, D), one sample after another."""
-        return self.list_tokens(self.states)
-
-    def list_tokens(self, values: Tensor) -> Tensor:
-        """(T, ...) of values (B, S, ...) of the rows: those of each sample's tokens, one sample after another."""
-        return values.flatten(0, 1)[self.packed.places.to(values.device)]
-
-    def list_samples(self, values: Tensor) -> Tensor:
-        """(N, ...) of values (B, documents of a row, ...): that of each sample."""
-        return values[self.packed.rows.to(values.device), self.packed.documents.to(values.device)]
-
-    def take(self, places: Sequence[TokenIds]) -> Tensor:
-        """Hidden states at some places of each sample, counted in its ids, one sample after another."""
-        firsts = np.cumsum(self.lengths) - self.lengths
-        chosen = np.concatenate([first + np.asarray(one) for first, one in zip(firsts, places, strict=True)])
-        flat = self.packed.places[torch.from_numpy(chosen)]
-        return self.states.flatten(0, 1)[flat.to(self.states.device)]
-
-    def split(self) -> list[Tensor]:
-        """The hidden states of each sample."""
-        return list(torch.split(self.hidden, self.lengths))
 
 
 @dataclass(frozen=True)
@@ -139,12 +89,16 @@ class Kind(ABC, Generic[Item, Answer]):
         """The samples of some inputs; `name` says how an error calls the input at a place of `items`."""
 
     @abstractmethod
-    def reduce(self, batch: EncodedBatch[Any]) -> Sequence[Any]:
-        """What is needed of each sample's hidden states, off the device; hidden states are not kept."""
+    def reduce(self, batch: EncodedBatch[Any]) -> Reduction:
+        """What is needed of each sample's hidden states; hidden states are not kept."""
 
     @abstractmethod
     def answer(self, prepared: Any, reduced: Sequence[Any]) -> Answer:
         """The answer to an input, from what `reduce` gave to each of its samples."""
+
+    def answer_all(self, asked: Sequence[tuple[Any, Sequence[Any]]]) -> Sequence[Answer]:
+        """The answers to some inputs, given as those of `answer`."""
+        return [self.answer(prepared, reduced) for prepared, reduced in asked]
 
     @abstractmethod
     def describe_answer(self, answer: Answer) -> dict[str, Any]:
@@ -189,119 +143,145 @@ class TaskKind(Kind[Item, Answer]):
         return batch.list_tokens(logits) if task_head.is_per_token else batch.list_samples(logits)
 
 
-@dataclass(frozen=True)
-class RowShape:
-    """How long rows are: as the longest sample, or several times that so that very short ones share rows."""
-
-    least: int
-    multiple: int
-
-    def choose(self, longest: int) -> int:
-        """Samples come sorted, so those of a batch are nearly equal and fill a multiple of the longest well."""
-        length = longest * max(1, self.least // longest)
-        return math.ceil(length / self.multiple) * self.multiple
-
-
-def lay_out(samples: Sequence[Sample], shape: RowShape, pad_token_id: int) -> PackedSamples:
-    """Rows of about equal length."""
-    lengths = _list_lengths(samples)
-    ids, types = _join_ids(samples)
-    return pack_samples(ids, lengths, shape.choose(int(lengths.max())), pad_token_id, types)
-
-
-def lay_out_flat(samples: Sequence[Sample]) -> PackedSamples:
-    """One row, sample after sample, without padding."""
-    lengths = _list_lengths(samples)
-    ids, types = (None if part is None else torch.from_numpy(part)[None] for part in _join_ids(samples))
-    assert ids is not None
-    numbers = np.repeat(np.arange(len(lengths)), lengths)
-    positions = np.arange(len(numbers)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    document_ids = torch.from_numpy(numbers + 1)[None]
-    return PackedSamples(
-        PackedBatch(ids, document_ids, torch.from_numpy(positions)[None], document_ids - 1, types),
-        places=torch.arange(len(numbers)),
-        rows=torch.zeros(len(lengths), dtype=torch.long),
-        documents=torch.arange(len(lengths)),
-        num_documents=len(lengths),
-    )
-
-
-def _list_lengths(samples: Sequence[Sample]) -> NDArray[np.int64]:
-    """The tokens of each document."""
-    return np.repeat([sample.document_length for sample in samples], [sample.num_documents for sample in samples])
-
-
-def _join_ids(samples: Sequence[Sample]) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-    """Ids (T,), and segments where any sample has some."""
-    ids = np.concatenate([sample.ids for sample in samples])
-    if all(sample.token_type_ids is None for sample in samples):
-        return ids, None
-    return ids, np.concatenate(
-        [[0] * len(one.ids) if one.token_type_ids is None else one.token_type_ids for one in samples]
-    )
-
-
 _CPU_TOKENS = 2_048
 """What layers compute of so many tokens stays in a processor's caches."""
 _GPU_TOKENS = 65_536
+_FLAT_TOKENS = 32_768
+"""Enough for the products to be fast, and few enough for a job of some thousand sentences to have several batches,
+which are prepared, computed and read at the same time."""
 _GPU_ROWS = RowShape(least=256, multiple=8)
 """Attention on a GPU is quicker in rows of such a multiple, and there is room for them."""
+_FLAT_AHEAD = 2
+"""Batches that the device has still to compute while the results of another are read."""
+_WINDOWS_READ = 4
 
 
-def run_packed(
+def run_windows(
     encoder: nn.Module,
     samples: Iterable[SampleT],
-    reduce: Callable[[EncodedBatch[SampleT]], Sequence[Reduced]],
+    reduce: Callable[[EncodedBatch[SampleT]], Reduction],
     *,
     pad_token_id: int,
     model: nn.Module | None = None,
     batch_tokens: int | None = None,
     row_shape: RowShape | None = None,
     find_causal: FindCausal | None = None,
-) -> Iterator[Reduced]:
-    """What `reduce` makes of each sample's hidden states, in the order of the samples.
+) -> Iterator[list[Any]]:
+    """What `reduce` makes of each sample's hidden states, in the order of the samples, some at a time.
 
     `reduce` gets a batch at a time, on the encoder's device, and gives one result to each of its samples; hidden
     states are not kept. `model` is the encoder with the heads that `reduce` calls, if there are any. `row_shape` is for
     GPUs. `find_causal` gives the tokens of a batch that see only what comes before them. Out of memory, batches are
     halved.
+
+    On a GPU nothing waits for the device but the reading of results, behind the batch that is computed, and samples
+    that come one by one are prepared in a thread.
     """
     if batch_tokens is not None:
         check_count("batch_tokens", batch_tokens)
     device = next(encoder.parameters()).device
     is_cpu = device.type == "cpu"
-    most_tokens = batch_tokens or (_CPU_TOKENS if is_cpu else _GPU_TOKENS)
+    is_flat = takes_flat_rows(encoder, find_causal)
+    most_tokens = batch_tokens or (_CPU_TOKENS if is_cpu else _FLAT_TOKENS if is_flat else _GPU_TOKENS)
 
-    def run_batch(batch_samples: Sequence[SampleT]) -> Sequence[Reduced]:
-        packed = lay_out_flat(batch_samples) if is_cpu else lay_out(batch_samples, row_shape or _GPU_ROWS, pad_token_id)
-        packed = replace(packed, batch=packed.batch.to(device, non_blocking=True))
-        is_causal = None if find_causal is None else find_causal(packed.batch)
-        return reduce(EncodedBatch(batch_samples, packed, encode(encoder, packed.batch, is_causal)))
+    def lay_out_all(batch_samples: Sequence[SampleT]) -> PackedSamples:
+        if is_flat:
+            return lay_out_bounded(batch_samples)
+        return lay_out_flat(batch_samples) if is_cpu else lay_out(batch_samples, row_shape or _GPU_ROWS, pad_token_id)
 
+    def run_batch(batch_samples: Sequence[SampleT]) -> _Pending:
+        packed = send_samples(lay_out_all(batch_samples), device)
+        is_causal = None if find_causal is None or is_flat else find_causal(packed.batch)
+        return _Pending(reduce(EncodedBatch(batch_samples, packed, encode(encoder, packed.batch, is_causal))), device)
+
+    windows = _cut_windows(samples, most_tokens) if is_flat else _cut_windows(samples, WINDOW_TOKENS)
+    if not is_cpu and not isinstance(samples, Sequence):
+        windows = read_ahead(windows, _WINDOWS_READ)
+    num_ahead = 0 if is_cpu else _FLAT_AHEAD if is_flat else 1
     halving = _Halving(run_batch)
-    for window in _cut_windows(samples):
-        results: list[Any] = [None] * len(window)
+    launched: deque[_Launched] = deque()
+    for window in windows:
         # entered for each window: a generator must not leave a mode set while its reader works
         with evaluation_mode(model or encoder), torch.inference_mode():
-            for numbers in _sort_into_batches(window, most_tokens):
-                reduced = halving([window[number] for number in numbers])
-                for number, result in zip(numbers, reduced, strict=True):
-                    results[number] = result
-        yield from results
+            launched.append(_launch(window, most_tokens, halving, is_sorted=not is_flat))
+        if len(launched) > num_ahead:
+            yield launched.popleft().read()
+    while launched:
+        yield launched.popleft().read()
 
 
-class _Halving(Generic[SampleT, Reduced]):
+def run_packed(
+    encoder: nn.Module,
+    samples: Iterable[SampleT],
+    reduce: Callable[[EncodedBatch[SampleT]], Reduction],
+    **settings: Any,
+) -> Iterator[Any]:
+    """`run_windows`, one result after another."""
+    return chain.from_iterable(run_windows(encoder, samples, reduce, **settings))
+
+
+def takes_flat_rows(encoder: nn.Module, find_causal: FindCausal | None = None) -> bool:
+    """Whether batches are flat rows with bounds: on a GPU in 16 bits, where all tokens see both sides."""
+    if not has_flat_rows(encoder):
+        return False
+    token = torch.zeros(1, 1, dtype=torch.long)
+    return find_causal is None or find_causal(PackedBatch(token, token + 1, token, token)) is None
+
+
+class _Pending:
+    """The results of a batch on their way from the device."""
+
+    def __init__(self, reduction: Reduction, device: torch.device) -> None:
+        self._split, self._tensors = reduction.split, reduction.tensors
+        self._is_there: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._tensors = tuple(
+                torch.empty(one.shape, dtype=one.dtype, pin_memory=True).copy_(one, non_blocking=True)
+                for one in reduction.tensors
+            )
+            self._is_there = torch.cuda.Event()
+            self._is_there.record(torch.cuda.current_stream(device))
+
+    def read(self) -> Sequence[Any]:
+        if self._is_there is None:
+            return self._split(*self._tensors)
+        self._is_there.synchronize()
+        return self._split(*(one.clone() for one in self._tensors))  # pinned memory is scarce and used again
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """The samples of a window as batches."""
+
+    num_samples: int
+    batches: Sequence[tuple[Sequence[int], Sequence[_Pending]]]
+    """Numbers of samples, with the results of one batch or, after halving, of several."""
+
+    def read(self) -> list[Any]:
+        results: list[Any] = [None] * self.num_samples
+        for numbers, pending in self.batches:
+            for number, result in zip(numbers, chain.from_iterable(one.read() for one in pending), strict=True):
+                results[number] = result
+        return results
+
+
+def _launch(window: Sequence[SampleT], most_tokens: int, halving: _Halving[SampleT], *, is_sorted: bool) -> _Launched:
+    batches = _sort_into_batches(window, most_tokens) if is_sorted else iter([list(range(len(window)))])
+    return _Launched(len(window), [(numbers, halving([window[number] for number in numbers])) for numbers in batches])
+
+
+class _Halving(Generic[SampleT]):
     """Runs batches; one that is too large for the memory in two halves, and so on, and later ones no larger."""
 
-    def __init__(self, run: Callable[[Sequence[SampleT]], Sequence[Reduced]]) -> None:
+    def __init__(self, run: Callable[[Sequence[SampleT]], _Pending]) -> None:
         self._run = run
         self._too_many = math.inf
 
-    def __call__(self, samples: Sequence[SampleT]) -> Sequence[Reduced]:
+    def __call__(self, samples: Sequence[SampleT]) -> list[_Pending]:
         num_tokens = sum(len(sample.ids) for sample in samples)
         if num_tokens < self._too_many or len(samples) == 1:
             try:
-                return self._run(samples)
+                return [self._run(samples)]
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -327,13 +307,13 @@ class _Halving(Generic[SampleT, Reduced]):
         )
 
 
-def _cut_windows(samples: Iterable[SampleT]) -> Iterator[list[SampleT]]:
+def _cut_windows(samples: Iterable[SampleT], most_tokens: int) -> Iterator[list[SampleT]]:
     window: list[SampleT] = []
     num_tokens = 0
     for sample in samples:
         window.append(sample)
         num_tokens += len(sample.ids)
-        if len(window) >= WINDOW_SAMPLES or num_tokens >= WINDOW_TOKENS:
+        if len(window) >= WINDOW_SAMPLES or num_tokens >= most_tokens:
             yield window
             window, num_tokens = [], 0
     if window:

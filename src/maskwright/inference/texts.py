@@ -15,7 +15,8 @@ from torch import nn
 
 from maskwright.data.pairs import NUM_PAIR_SPECIALS
 from maskwright.errors import InputError, check_count
-from maskwright.inference.runner import Name, Sample
+from maskwright.inference.layout import Sample
+from maskwright.inference.runner import Name
 from maskwright.models.any_encoder import find_input_embedding, find_max_length
 from maskwright.tasks.features import find_tokens_between
 from maskwright.text.tokenizer.tokenizer import Tokenizer

@@ -14,7 +14,8 @@ import numpy as np
 
 from maskwright.errors import InputError
 from maskwright.inference.classify import average_logits, compute_softmax, refuse_token_head
-from maskwright.inference.runner import EncodedBatch, Name, Prepared, Sample, TaskKind
+from maskwright.inference.layout import EncodedBatch, Reduction, Sample, list_rows
+from maskwright.inference.runner import Name, Prepared, TaskKind
 from maskwright.inference.texts import Floats, SampleCutter, as_texts
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
@@ -76,9 +77,9 @@ class ZeroShot(TaskKind[str, dict[str, Any]]):
             for text, group in zip(items, groups, strict=True)
         ]
 
-    def reduce(self, batch: EncodedBatch[Sample]) -> list[Floats]:
+    def reduce(self, batch: EncodedBatch[Sample]) -> Reduction:
         """(C,) of each sample."""
-        return list(self.compute_logits(batch).cpu().numpy())
+        return Reduction((self.compute_logits(batch),), list_rows)
 
     def answer(self, prepared: PreparedQuestions, reduced: Sequence[Floats]) -> dict[str, Any]:
         ends = np.cumsum(prepared.counts)

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskwright.batch import PackedBatch, to_padded
+from maskwright.batch import FlatBatch, PackedBatch, to_padded
 from maskwright.errors import InputError
 from maskwright.models.encoder import EncoderOutput, PackedEncoder
+from maskwright.models.flat import supports_flat_rows
 
 
 def encode(encoder: nn.Module, batch: PackedBatch, is_causal: Tensor | None = None) -> Tensor:
@@ -26,7 +27,7 @@ def encode(encoder: nn.Module, batch: PackedBatch, is_causal: Tensor | None = No
     if isinstance(encoder, PackedEncoder):
         output: EncoderOutput = encoder(
             input_ids=batch.input_ids,
-            document_ids=batch.document_ids,
+            document_ids=batch.bounds if isinstance(batch, FlatBatch) else batch.document_ids,
             positions=batch.positions,
             token_type_ids=batch.token_type_ids,
             is_causal=is_causal,
@@ -40,6 +41,15 @@ def encode(encoder: nn.Module, batch: PackedBatch, is_causal: Tensor | None = No
     inputs, index = to_padded(batch)
     padded = call_foreign(encoder, inputs)
     return padded.flatten(0, 1)[index].view(*batch.input_ids.shape, -1)
+
+
+def has_flat_rows(encoder: nn.Module) -> bool:
+    """Whether an encoder reads flat rows: a native one on a GPU, in 16 bits, with a kernel for its attention."""
+    if not isinstance(encoder, PackedEncoder) or encoder.adds_scores:
+        return False
+    weight = next(encoder.layers.parameters())
+    head_size = encoder.hidden_size // encoder.config.num_attention_heads
+    return supports_flat_rows(weight.device, weight.dtype, head_size)
 
 
 def call_foreign(encoder: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -16,9 +16,10 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from maskwright.batch import PADDING_DOCUMENT
 from maskwright.models.documents import DocumentGroups
+from maskwright.models.flat import FlatAttention
 from maskwright.models.layers import Linear, StackedLinear, drop
 
-AttentionMask = Tensor | BlockMask | DocumentGroups | None
+AttentionMask = Tensor | BlockMask | DocumentGroups | FlatAttention | None
 """An attention mask: a dense mask, scores to add, blocks for compiled layers, or the documents of one row.
 
 None if all tokens see each other.
@@ -116,6 +117,8 @@ class SelfAttention(nn.Module):
             attended = flex_attention(query, key, value, block_mask=attention_mask, kernel_options=options)
             assert isinstance(attended, Tensor)
             return attended
+        if isinstance(attention_mask, FlatAttention):
+            return attention_mask.attend(query, key, value)
         if isinstance(attention_mask, DocumentGroups):
             return attention_mask.attend(query, key, value)
         if attention_mask is not None and attention_mask.is_floating_point():

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from maskwright.batch import Documents
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, SelfAttention
 from maskwright.models.encoder import PackedEncoder
@@ -205,7 +206,7 @@ class BERT(PackedEncoder):
         return self.embedding_projection(self.embeddings(input_ids, positions, token_type_ids))
 
     def run_layers(
-        self, hidden: Tensor, positions: Tensor, document_ids: Tensor | None, is_causal: Tensor | None = None
+        self, hidden: Tensor, positions: Tensor, document_ids: Documents, is_causal: Tensor | None = None
     ) -> Tensor:
         attention_mask = self.build_mask(hidden, positions, document_ids, is_causal)
         for index in range(self.config.num_hidden_layers):

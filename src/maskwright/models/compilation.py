@@ -6,12 +6,15 @@ of one layer while those of the next are computed.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from maskwright.errors import InputWarning, describe_briefly, is_out_of_memory
 
 Result = TypeVar("Result")
 _MOST_SHAPES = 4
@@ -53,6 +56,59 @@ class LayerCompiler:
     def run(self, layer: nn.Module, hidden: Tensor, *others: Any) -> Tensor:
         result: Tensor = self._call(layer, _cast_weights(layer, hidden.dtype), (hidden, *others))
         return result
+
+
+class InferenceCompiler:
+    """Runs layers compiled for flat rows of any length, once so many tokens have been read.
+
+    Before that, and where the compiler cannot take a layer, which a warning says, they run as they are.
+    """
+
+    def __init__(self, tokens_before: int = 0) -> None:
+        self._tokens_left = tokens_before
+        self._has_failed = False
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_KERNELS)
+        self._call = torch.compile(_call, fullgraph=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._tokens_left,)
+
+    def see(self, hidden: Tensor) -> None:
+        """Count the tokens of a row (1, T, D) that is about to be read."""
+        self._tokens_left -= hidden.shape[1]
+
+    def run(self, layer: nn.Module, hidden: Tensor, *others: Any) -> Tensor:
+        result: Tensor
+        if self._tokens_left > 0 or self._has_failed:
+            result = layer(hidden, *others)
+            return result
+        for tensor, axis in [(hidden, 1), *(found for other in others for found in _list_dynamic(other))]:
+            torch._dynamo.maybe_mark_dynamic(tensor, axis)
+        try:
+            result = self._call(layer, dict(layer.named_parameters()), (hidden, *others))
+        except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+            if is_out_of_memory(error):
+                raise
+            self._has_failed = True
+            problem = describe_briefly(error)
+        else:
+            return result
+        warnings.warn(
+            f"the compiler cannot take a {type(layer).__name__} ({problem}); going on without compilation",
+            InputWarning,
+            stacklevel=2,
+        )
+        result = layer(hidden, *others)
+        return result
+
+
+def _list_dynamic(part: Any) -> list[tuple[Tensor, int]]:
+    """Tensors beside the hidden states whose sizes change with the row: bounds of documents, and rotations."""
+    bounds = getattr(part, "bounds", None)
+    if bounds is not None:
+        return [(bounds.starts, 0)]
+    angles = (getattr(part, name, None) for name in ("cosines", "sines"))
+    return [(one, one.ndim - 2) for one in angles if one is not None]
 
 
 class FunctionCompiler:

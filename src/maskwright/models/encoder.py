@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from maskwright.batch import check_padded, join_inputs
+from maskwright.batch import DocumentBounds, Documents, check_padded, join_inputs
 from maskwright.errors import InputError
 from maskwright.models.attention import (
     AttentionMask,
@@ -26,7 +26,7 @@ from maskwright.models.attention import (
     limit_to_window,
     supports_blocks,
 )
-from maskwright.models.compilation import LayerCompiler, run_cast
+from maskwright.models.compilation import InferenceCompiler, LayerCompiler, run_cast
 from maskwright.models.documents import DocumentGroups, group_documents, limit_groups
 from maskwright.models.family import Family
 from maskwright.models.files.model_folder import (
@@ -41,6 +41,7 @@ from maskwright.models.files.model_folder import (
     resolve_folder,
     write_model_folder,
 )
+from maskwright.models.flat import FlatAttention
 from maskwright.models.layers import init_weights, zero_residual_outputs
 from maskwright.models.shape import EncoderShape
 from maskwright.storage import refuse_unknown_fields
@@ -86,10 +87,14 @@ class PackedEncoder(nn.Module, ABC):
     """Settings of rotary positions, which no weight depends on, so a trained model can change them."""
     recomputes_activations = False
     """Whether activation checkpointing is on."""
+    adds_scores: ClassVar[bool] = False
+    """Whether attention adds scores that depend on positions, which flat rows have no kernel for."""
     layer_compiler: LayerCompiler | None = None
     """Compiles layers in training; None: no compilation."""
     casts_together = False
     """Whether uncompiled layers have their weights cast by one kernel in training."""
+    inference_compiler: InferenceCompiler | None = None
+    """Compiles layers over flat rows."""
 
     @classmethod
     def from_variant(cls, variant: str, **overrides: Any) -> Self:
@@ -196,7 +201,7 @@ class PackedEncoder(nn.Module, ABC):
 
     @abstractmethod
     def run_layers(
-        self, hidden: Tensor, positions: Tensor, document_ids: Tensor | None, is_causal: Tensor | None = None
+        self, hidden: Tensor, positions: Tensor, document_ids: Documents, is_causal: Tensor | None = None
     ) -> Tensor:
         """Hidden states (B, S, D) from embedded tokens; `document_ids` is None when each row is one document.
 
@@ -209,10 +214,10 @@ class PackedEncoder(nn.Module, ABC):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         positions: Tensor | None = None,
-        document_ids: Tensor | None = None,
+        document_ids: Documents = None,
         is_causal: Tensor | None = None,
     ) -> EncoderOutput:
-        """Padded use gives `attention_mask`; packed use gives `document_ids` and `positions`.
+        """Padded use gives `attention_mask`; packed use gives `document_ids` (of a flat row: bounds) and `positions`.
 
         The inputs may also come as one dictionary. `is_causal` (B, S) is true for tokens that see only what comes
         before them; unset, all see both sides.
@@ -235,6 +240,8 @@ class PackedEncoder(nn.Module, ABC):
             embedded = _as_computed(self.embed(input_ids, positions, token_type_ids))
         except IndexError as error:
             raise InputError(self._describe_ids(input_ids, token_type_ids)) from error
+        if self.inference_compiler is not None and isinstance(document_ids, DocumentBounds):
+            self.inference_compiler.see(embedded)
         if self.layer_compiler is not None and self.training and torch.is_grad_enabled():
             self.layer_compiler.see(embedded)
         return EncoderOutput(last_hidden_state=self.run_layers(embedded, positions, document_ids, is_causal))
@@ -266,11 +273,13 @@ class PackedEncoder(nn.Module, ABC):
         self,
         hidden: Tensor,
         positions: Tensor,
-        document_ids: Tensor | None,
+        document_ids: Documents,
         is_causal: Tensor | None = None,
         half_window: int | None = None,
     ) -> AttentionMask:
         """The attention mask: tokens see their own document, at most `half_window` places away if given."""
+        if isinstance(document_ids, DocumentBounds):
+            return FlatAttention(document_ids, half_window)
         head_size = self.hidden_size // self.config.num_attention_heads
         if (
             document_ids is not None
@@ -291,6 +300,8 @@ class PackedEncoder(nn.Module, ABC):
         return None if self.training else group_documents(hidden, document_ids, is_causal)
 
     def run_layer(self, layer: nn.Module, hidden: Tensor, *others: Any) -> Tensor:
+        if self.inference_compiler and any(isinstance(one, FlatAttention) for one in others):
+            return self.inference_compiler.run(layer, hidden, *others)
         compiler = self._find_compiler(hidden)
         run: Any = layer if compiler is None else partial(compiler.run, layer)
         if compiler is None and self.casts_together and self.training and torch.is_grad_enabled():

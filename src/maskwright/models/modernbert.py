@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from maskwright.batch import Documents
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, Rotation, SelfAttention
 from maskwright.models.encoder import PackedEncoder
@@ -264,7 +265,7 @@ class ModernBERT(PackedEncoder):
         return self.dropout(self.embedding_norm(self.word(input_ids)))
 
     def run_layers(
-        self, hidden: Tensor, positions: Tensor, document_ids: Tensor | None, is_causal: Tensor | None = None
+        self, hidden: Tensor, positions: Tensor, document_ids: Documents, is_causal: Tensor | None = None
     ) -> Tensor:
         config = self.config
         head_size = config.hidden_size // config.num_attention_heads

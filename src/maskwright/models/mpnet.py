@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from maskwright.batch import DocumentBounds, Documents
 from maskwright.models.attention import AttentionMask, build_attention_mask
 from maskwright.models.bert import BERT, BERT_FAMILY, BertConfig
 from maskwright.models.documents import DocumentGroup
@@ -66,6 +67,7 @@ class MPNet(BERT):
 
     family = MPNET_FAMILY
     config_class = MPNetConfig
+    adds_scores: ClassVar = True
     variants: ClassVar = {
         name: {**shape, "max_position_embeddings": 514, "layer_norm_eps": 1e-5} for name, shape in BERT.variants.items()
     }
@@ -80,8 +82,9 @@ class MPNet(BERT):
         return _FIRST_POSITION
 
     def run_layers(
-        self, hidden: Tensor, positions: Tensor, document_ids: Tensor | None, is_causal: Tensor | None = None
+        self, hidden: Tensor, positions: Tensor, document_ids: Documents, is_causal: Tensor | None = None
     ) -> Tensor:
+        assert not isinstance(document_ids, DocumentBounds), "flat rows have no kernel for scores"
         documents = self.find_groups(hidden, document_ids, is_causal)
         scores: AttentionMask = (
             self._score(positions, build_attention_mask(document_ids, is_causal))

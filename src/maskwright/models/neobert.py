@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from maskwright.batch import Documents
 from maskwright.errors import InputError
 from maskwright.models.attention import AttentionMask, Rotation, SelfAttention
 from maskwright.models.encoder import PackedEncoder
@@ -173,7 +174,7 @@ class NeoBERT(PackedEncoder):
         return self.word(input_ids)
 
     def run_layers(
-        self, hidden: Tensor, positions: Tensor, document_ids: Tensor | None, is_causal: Tensor | None = None
+        self, hidden: Tensor, positions: Tensor, document_ids: Documents, is_causal: Tensor | None = None
     ) -> Tensor:
         attention_mask = self.build_mask(hidden, positions, document_ids, is_causal)
         rotation = Rotation(positions, self.hidden_size // self.config.num_attention_heads, _ROTARY_BASE)

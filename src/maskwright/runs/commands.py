@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from maskwright.inference.compilation import Compile
     from maskwright.inference.fill_mask import Candidate
     from maskwright.objectives.masked_lm import MaskedLanguageModel
     from maskwright.runs.adapt import Adapted
@@ -296,14 +297,20 @@ def export(
 
 @checks_arguments
 def fill(
-    model: GivenModel, text: str, top_k: int = 5, *, precision: str | None = None, tokenizer: Any = None
+    model: GivenModel,
+    text: str,
+    top_k: int = 5,
+    *,
+    precision: str | None = None,
+    compile: Compile | None = None,
+    tokenizer: Any = None,
 ) -> list[list[Candidate]]:
     """The `top_k` most probable tokens for each masked place of a text, with probabilities."""
     from maskwright.inference.fill_mask import fill_mask
     from maskwright.inference.precision import prepare_model
 
     opened, tokenizer = _open_language_model(model, tokenizer)
-    prepared = prepare_model(opened, precision, is_given=not isinstance(model, str | Path))
+    prepared = prepare_model(opened, precision, is_given=not isinstance(model, str | Path), compile=compile)
     return fill_mask(prepared, tokenizer, text, top_k)
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from torch import nn
 
 from maskwright.errors import InputWarning
+from maskwright.inference.compilation import Compile
 from maskwright.inference.kept_answers import KeptAnswers, keep_answers
 from maskwright.inference.outputs import AnswerColumns, check_output
 from maskwright.inference.pipeline import Pipeline, describe_gaps, pipeline, resolve_kind
@@ -74,6 +75,7 @@ def predict(
     device: str | None = None,
     batch_tokens: int | None = None,
     precision: str | None = None,
+    compile: Compile | None = None,
     tokenizer: Any = None,
     write: Callable[[dict[str, Any]], None] | None = None,
     console: Console | None = None,
@@ -110,10 +112,19 @@ def predict(
     settings = {name: value for name, value in given.items() if value is not None}
     model_name = _describe_model(model) if output is not None else ""
     predictor = pipeline(
-        kind, model, tokenizer, device=device, batch_tokens=batch_tokens, precision=precision, **settings
+        kind,
+        model,
+        tokenizer,
+        device=device,
+        batch_tokens=batch_tokens,
+        precision=precision,
+        compile=compile,
+        **settings,
     )
     if predictor.precision is not None and predictor.precision.name != "fp32":
         (console or CleanConsole(stderr=True)).print(f"precision: {predictor.precision}", highlight=False)
+    if predictor.compilation is not None and (compile is not None or _is_on_gpu(predictor)):
+        (console or CleanConsole(stderr=True)).print(f"compile: {predictor.compilation}", highlight=False)
     report = ReadingReport(keeps_long_texts=True)
     options = RowOptions(column, second_column, question, id_column, keeps)
     asked = find_rows(predictor.kind, kind, texts, options, report)
@@ -190,11 +201,11 @@ class _Work:
 
     def _answer_parts(self, rows: Iterator[AskedRow], kept: KeptAnswers) -> Iterator[tuple[AskedRow, Any]]:
         """Each part is answered by itself, so that its answers do not depend on which one was the first."""
-        is_on_cpu = next(self._predictor.kind.module.parameters()).device.type == "cpu"
+        is_on_gpu = _is_on_gpu(self._predictor)
         first = next(rows, None)
         while first is not None:
             part = chain([first], rows)
-            yield from self._answer_all(_take_part(part, *(_CPU_PART if is_on_cpu else _GPU_PART)))
+            yield from self._answer_all(_take_part(part, *(_GPU_PART if is_on_gpu else _CPU_PART)))
             first = next(rows, None)
             if first is not None:
                 kept.keep()
@@ -228,6 +239,10 @@ class _Work:
             sentences.append(f"{name}{describe_gaps(self._predictor.kind, num_gaps, num_rows)} {nothing}")
         for sentence in sentences:
             warnings.warn(sentence, InputWarning, stacklevel=4)
+
+
+def _is_on_gpu(predictor: Pipeline[Any, Any]) -> bool:
+    return next(predictor.kind.module.parameters()).device.type != "cpu"
 
 
 def _take_part(rows: Iterator[AskedRow], max_rows: int, max_chars: int) -> Iterator[AskedRow]:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from maskwright.inference.runner import Kind, Sample, run_packed
+from maskwright.inference.layout import Sample
+from maskwright.inference.runner import Kind, run_packed
 from maskwright.serving.refusals import Refusal
 
 

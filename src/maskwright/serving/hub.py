@@ -93,7 +93,7 @@ class ModelHub:
 
     def _load(self, model_id: str, entry: Entry) -> ServedModel:
         tokenizer = self._tokenizer if isinstance(entry.source, nn.Module) else None
-        built = build_pipelines(entry.source, tokenizer, self._device, self._settings.precision)
+        built = build_pipelines(entry.source, tokenizer, self._device, self._settings.precision, self._settings.compile)
         device = next(built.loaded.module.parameters()).device
         if device not in self._batchers:
             self._batchers[device] = self._build_batcher(device)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from maskwright.errors import InputError, InputWarning
+from maskwright.inference.compilation import Compile
 from maskwright.inference.loading import Source
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.serving.settings import ServeSettings
@@ -44,6 +45,7 @@ def serve(
     port: int = ServeSettings.port,
     device: str | None = None,
     precision: str | None = None,
+    compile: Compile | None = None,
     api_key: str | None = None,
     cors: str | Sequence[str] = (),
     batch_tokens: int | None = None,
@@ -71,6 +73,7 @@ def serve(
         api_key=os.environ.get("MASKWRIGHT_API_KEY") if api_key is None else api_key,
         cors=(cors,) if isinstance(cors, str) else tuple(cors),
         precision=precision,
+        compile=compile,
         batch_tokens=batch_tokens,
         max_wait_ms=max_wait_ms,
         max_body_mb=max_body_mb,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from maskwright.errors import InputError, check_count
+from maskwright.inference.compilation import Compile, read_compile
 from maskwright.inference.precision import check_precision_name
 from maskwright.suggestions import name_option
 
@@ -22,7 +23,9 @@ class ServeSettings:
     cors: Sequence[str] = ()
     """Origins whose pages a browser lets read the answers."""
     precision: str | None = None
-    """auto, fp32, bf16, fp16 or int8; None: auto, and a model in memory keeps its dtype."""
+    """auto, fp32, bf16, fp16, fp8 or int8; None: auto, and a model in memory keeps its dtype."""
+    compile: Compile | None = None
+    """True, False or auto; None: auto, and a model in memory stays as it is."""
     batch_tokens: int | None = None
     """None: chosen for the device."""
     max_wait_ms: float = 2.0
@@ -46,6 +49,7 @@ class ServeSettings:
                 raise InputError(f"{name_option(one.name)} is {value}; it must be more than 0")
         if self.precision is not None:
             check_precision_name(self.precision)
+        read_compile(self.compile)
         if self.batch_tokens is not None:
             check_count(name_option("batch_tokens"), self.batch_tokens)
         if not 0 <= self.max_wait_ms < float("inf"):

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from maskwright.batch import PackedBatch
+from maskwright.batch import FlatBatch, PackedBatch
 from maskwright.errors import InputError
 from maskwright.models.any_encoder import name_encoder
 from maskwright.models.documents import takes_documents_alone
@@ -53,6 +53,9 @@ def _pool_mean(hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor
 
     For one row, in inference on a CPU, each document is summed by itself, so that the others change nothing.
     """
+    if isinstance(batch, FlatBatch):
+        tokens = torch.arange(hidden.shape[1], device=hidden.device)
+        return F.embedding_bag(tokens, hidden[0].float(), batch.bounds.starts[:-1].long(), mode="mean")[None]
     if takes_documents_alone(hidden):
         return _add_up_documents(hidden[0].float(), batch.document_ids[0], num_documents)[None]
     numbers = torch.arange(1, num_documents + 1, device=hidden.device)

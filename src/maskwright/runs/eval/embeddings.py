@@ -6,7 +6,7 @@ n vectors, D width, C classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from maskwright.errors import InputError
 from maskwright.evaluation.agreement import Agreement
 from maskwright.evaluation.figures import AnyMeasure, Difference, Figure, Measure, compute_differences, compute_figures
 from maskwright.inference.pipeline import Pipeline, pipeline
+from maskwright.inference.precision import Computing
 from maskwright.runs.eval.report import Report
 from maskwright.tasks.examples import ColumnNames, Example, ExampleFile, read_examples
 from maskwright.tasks.labels import collect_classes, find_class, read_label
@@ -33,6 +34,7 @@ class EmbeddingOptions:
     neighbors: int | None = None
     pooling: str | None = None
     """None: the model's own, or the mean."""
+    computing: Computing = field(default_factory=Computing)
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,10 @@ def _open_pipeline(name: str, options: EmbeddingOptions) -> Pipeline[str, Vector
     given: dict[str, Any] = {} if options.pooling is None else {"pooling": options.pooling}
     if options.pooling == "none":
         raise InputError("--pooling is none, which gives many vectors to a text; to compare texts use mean or cls")
-    return pipeline("embed", name, normalize=True, precision="fp32", **given)
+    computing = options.computing
+    return pipeline(
+        "embed", name, normalize=True, precision=computing.precision or "fp32", compile=computing.compile, **given
+    )
 
 
 def _measure_files(embed: Pipeline[str, Vectors], files: _Files, num_neighbors: int) -> dict[str, _Measured]:

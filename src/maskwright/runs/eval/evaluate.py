@@ -15,6 +15,8 @@ from maskwright.config import Settings, list_settings
 from maskwright.errors import InputError, InputWarning
 from maskwright.evaluation.answers import SampleScores, score_samples
 from maskwright.evaluation.figures import Measure
+from maskwright.inference.compilation import Compile
+from maskwright.inference.precision import Computing
 from maskwright.models.any_encoder import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.eval.embeddings import EmbeddingOptions, evaluate_embeddings
@@ -37,6 +39,7 @@ _ROWS_PER_BATCH = 16
 _SUITES_OF_OPTION = {
     "max_length": ("mlm",),
     "word_l2r": ("pll", "minimal-pairs"),
+    **dict.fromkeys(("precision", "compile"), ("pll", "minimal-pairs", "cloze", "embeddings")),
     **dict.fromkeys(("train", "neighbors", "pooling"), ("embeddings",)),
     **dict.fromkeys(("seeds", "tasks", "limit", "epochs", "learning_rate", "out", "settings"), ("glue",)),
 }
@@ -52,6 +55,8 @@ def evaluate(
     against: GivenModel | None = None,
     word_l2r: bool = False,
     max_length: int | None = None,
+    precision: str | None = None,
+    compile: Compile | None = None,
     train: Any = None,
     neighbors: int | None = None,
     pooling: str | None = None,
@@ -70,7 +75,8 @@ def evaluate(
 
     `suite` is mlm, pll, minimal-pairs, cloze, embeddings or glue. `sources` are files, or records in memory
     (dictionaries, a data frame, a dataset) with the columns that the files have; for glue its folder. Models in memory
-    need their tokenizers. What cannot be read is said by an `InputWarning`, glue's progress goes to `console`.
+    need their tokenizers. `precision` is fp32 unless it is given, so that figures compare. What cannot be read is said
+    by an `InputWarning`, glue's progress goes to `console`.
     """
     given = {name: value for name, value in locals().items() if name in _SUITES_OF_OPTION}
     if suite not in SUITES:
@@ -113,16 +119,18 @@ def _evaluate(suite: str, models: list[str], sources: list[SourceLike], given: M
     def warn(text: str) -> None:
         warnings.warn(text, InputWarning, stacklevel=2)
 
+    computing = Computing(given["precision"], given["compile"])
     if suite == "mlm":
         return evaluate_masked(models, sources, given["max_length"], warn)
     if suite == "pll":
-        return evaluate_likelihood(models, sources, given["word_l2r"], warn)
+        return evaluate_likelihood(models, sources, given["word_l2r"], warn, computing)
     files = _list_files(suite, sources)
     if suite == "minimal-pairs":
-        return evaluate_pairs(models, files, given["word_l2r"])
+        return evaluate_pairs(models, files, given["word_l2r"], computing)
     if suite == "cloze":
-        return evaluate_cloze(models, files)
-    return evaluate_embeddings(models, files, EmbeddingOptions(given["train"], given["neighbors"], given["pooling"]))
+        return evaluate_cloze(models, files, computing)
+    options = EmbeddingOptions(given["train"], given["neighbors"], given["pooling"], computing)
+    return evaluate_embeddings(models, files, options)
 
 
 def _list_files(suite: str, sources: Sequence[SourceLike]) -> list[str]:

@@ -12,6 +12,7 @@ from maskwright.evaluation.cloze import Unasked, rank_answers, read_cloze
 from maskwright.evaluation.figures import Measure
 from maskwright.evaluation.likelihood import TextScores, score_texts
 from maskwright.evaluation.minimal_pairs import judge_pairs, read_pairs
+from maskwright.inference.precision import Computing, prepare_model
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.eval.report import ItemScores, Report, build_report, group_by
 from maskwright.runs.model import load_model
@@ -26,7 +27,9 @@ _PSEUDO_NAMES = ("pseudo_log_likelihood", "pseudo_perplexity")
 _PLL, _WORD_PLL, _LIKELIHOOD = "pseudo-log-likelihood", "pseudo-log-likelihood, word-l2r", "log-likelihood"
 
 
-def evaluate_likelihood(models: Sequence[str], sources: Sequence[SourceLike], word_l2r: bool, warn: Say) -> Report:
+def evaluate_likelihood(
+    models: Sequence[str], sources: Sequence[SourceLike], word_l2r: bool, warn: Say, computing: Computing
+) -> Report:
     """`pll`: the log-likelihood of texts, and e to the power of minus its mean over tokens.
 
     That is not the perplexity of `mlm`: a masked model's has one token masked at a time, a causal one's leaves out
@@ -36,7 +39,7 @@ def evaluate_likelihood(models: Sequence[str], sources: Sequence[SourceLike], wo
     singles = [text for text in texts if isinstance(text, str)]
     if len(singles) < len(texts):
         raise InputError("pll scores single texts, a source gives pairs (second_column); leave second_column out")
-    loaded = [open_model(name) for name in models]
+    loaded = [open_model(name, computing) for name in models]
     kinds = [_describe_score(model, word_l2r) for model, _ in loaded]
     if len(set(kinds)) > 1:
         raise InputError(
@@ -50,10 +53,10 @@ def evaluate_likelihood(models: Sequence[str], sources: Sequence[SourceLike], wo
     return build_report("pll", models, items, score=kinds[0], items="texts", groups={}, totals=totals)
 
 
-def evaluate_pairs(models: Sequence[str], sources: Sequence[str], word_l2r: bool) -> Report:
+def evaluate_pairs(models: Sequence[str], sources: Sequence[str], word_l2r: bool, computing: Computing) -> Report:
     """`minimal-pairs`: how often the acceptable sentence is the more probable one."""
     pairs = read_pairs(sources)
-    loaded = [open_model(name) for name in models]
+    loaded = [open_model(name, computing) for name in models]
     kinds = [_describe_score(model, word_l2r) for model, _ in loaded]
     verdicts = [judge_pairs(model, tokenizer, pairs, word_l2r=word_l2r) for model, tokenizer in loaded]
     groups = {
@@ -68,12 +71,12 @@ def evaluate_pairs(models: Sequence[str], sources: Sequence[str], word_l2r: bool
     return build_report("minimal-pairs", models, scores, score=kind, items="pairs", groups=groups, totals=totals)
 
 
-def evaluate_cloze(models: Sequence[str], sources: Sequence[str]) -> Report:
+def evaluate_cloze(models: Sequence[str], sources: Sequence[str], computing: Computing) -> Report:
     """`cloze`: how often the answer is among the first k tokens."""
     items = read_cloze(sources)
     scores = []
     for name in models:
-        model, tokenizer = open_model(name)
+        model, tokenizer = open_model(name, computing)
         answers = rank_answers(model, tokenizer, items)
         at_k = [Measure.of_values(f"precision@{k}", (answers.ranks <= k).astype(float)) for k in PRECISION_AT]
         reciprocal = Measure.of_values("reciprocal_rank", 1 / np.maximum(answers.ranks, 1))
@@ -84,9 +87,13 @@ def evaluate_cloze(models: Sequence[str], sources: Sequence[str]) -> Report:
     return build_report("cloze", models, scores, score=score, items="questions", groups=groups, totals=totals)
 
 
-def open_model(name: str) -> tuple[MaskedLanguageModel, Tokenizer]:
+def open_model(name: str, computing: Computing | None = None) -> tuple[MaskedLanguageModel, Tokenizer]:
     model, tokenizer = load_model(name)
-    return model.to(choose_device("auto")), tokenizer
+    model.to(choose_device("auto"))
+    if computing is None:
+        return model, tokenizer
+    prepared = prepare_model(model, computing.precision or "fp32", is_given=False, compile=computing.compile)
+    return prepared, tokenizer
 
 
 def _describe_score(model: MaskedLanguageModel, word_l2r: bool) -> str:

@@ -1,0 +1,208 @@
+"""Samples, how a batch of them is laid out in rows, and what is read of its hidden states.
+
+B rows, S row length, N samples, T tokens of all of them, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from maskwright.batch import DocumentBounds, FlatBatch, PackedBatch
+from maskwright.data.assembly import PackedSamples, pack_samples
+
+SampleT_co = TypeVar("SampleT_co", bound="Sample", covariant=True)
+TokenIds = Sequence[int] | NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Token ids that the encoder reads as one document, special tokens included."""
+
+    ids: TokenIds
+    token_type_ids: TokenIds | None = None
+    """Of pairs of texts; None: all tokens are of the first segment."""
+    num_documents: int = field(default=1, kw_only=True)
+    """More than one: the ids are those of so many documents of one length, one after another."""
+
+    @property
+    def document_length(self) -> int:
+        return len(self.ids) // self.num_documents
+
+
+@dataclass(frozen=True)
+class EncodedBatch(Generic[SampleT_co]):
+    """Some samples and the hidden states of their packed rows."""
+
+    samples: Sequence[SampleT_co]
+    packed: PackedSamples
+    states: Tensor
+    """(B, S, D)"""
+
+    @property
+    def batch(self) -> PackedBatch:
+        return self.packed.batch
+
+    @property
+    def lengths(self) -> list[int]:
+        """The tokens of each sample."""
+        return [len(sample.ids) for sample in self.samples]
+
+    @property
+    def hidden(self) -> Tensor:
+        """(T, D), one sample after another."""
+        return self.list_tokens(self.states)
+
+    def list_tokens(self, values: Tensor) -> Tensor:
+        """(T, ...) of values (B, S, ...) of the rows: those of each sample's tokens, one sample after another."""
+        if isinstance(self.batch, FlatBatch):
+            return values[0]
+        return values.flatten(0, 1)[self.packed.places]
+
+    def list_samples(self, values: Tensor) -> Tensor:
+        """(N, ...) of values (B, documents of a row, ...): that of each sample."""
+        if isinstance(self.batch, FlatBatch):
+            return values[0]
+        return values[self.packed.rows, self.packed.documents]
+
+    def take(self, places: Sequence[TokenIds]) -> Tensor:
+        """Hidden states at some places of each sample, counted in its ids, one sample after another."""
+        lengths = self.lengths
+        firsts = np.repeat(np.cumsum(lengths) - lengths, [len(one) for one in places])
+        chosen = self.send(firsts + np.concatenate([np.asarray(one) for one in places]))
+        return self.states.flatten(0, 1)[chosen if isinstance(self.batch, FlatBatch) else self.packed.places[chosen]]
+
+    def send(self, values: NDArray[Any]) -> Tensor:
+        """An array on the device of the hidden states, without waiting for it."""
+        return send(torch.from_numpy(values), self.states.device)
+
+    def split(self) -> list[Tensor]:
+        """The hidden states of each sample."""
+        return list(torch.split(self.hidden, self.lengths))
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What is needed of a batch: tensors on its device, and how they become one result to each sample.
+
+    `split` gets them on the CPU, later: it must hold no tensor of the device, which would be kept until then.
+    """
+
+    tensors: tuple[Tensor, ...]
+    split: Callable[..., Sequence[Any]]
+
+
+def list_rows(values: Tensor) -> list[NDArray[np.float32]]:
+    """The rows of a batch's results as views of one array."""
+    return list(values.numpy())
+
+
+def send(values: Tensor, device: torch.device) -> Tensor:
+    """A copy on a device that nothing waits for; on the CPU the same."""
+    return values if device.type == "cpu" else values.pin_memory().to(device, non_blocking=True)
+
+
+def send_samples(packed: PackedSamples, device: torch.device) -> PackedSamples:
+    if device.type == "cpu":
+        return packed
+    return replace(
+        packed,
+        batch=packed.batch.map_fields(lambda values: send(values, device)),
+        places=send(packed.places, device),
+        rows=send(packed.rows, device),
+        documents=send(packed.documents, device),
+    )
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """How long rows are: as the longest sample, or several times that so that very short ones share rows."""
+
+    least: int
+    multiple: int
+
+    def choose(self, longest: int) -> int:
+        """Samples come sorted, so those of a batch are nearly equal and fill a multiple of the longest well."""
+        length = longest * max(1, self.least // longest)
+        return math.ceil(length / self.multiple) * self.multiple
+
+
+def lay_out(samples: Sequence[Sample], shape: RowShape, pad_token_id: int) -> PackedSamples:
+    """Rows of about equal length."""
+    lengths = _list_lengths(samples)
+    ids, types = _join_ids(samples)
+    return pack_samples(ids, lengths, shape.choose(int(lengths.max())), pad_token_id, types)
+
+
+def lay_out_flat(samples: Sequence[Sample]) -> PackedSamples:
+    """One row, sample after sample, without padding."""
+    lengths = _list_lengths(samples)
+    ids, types = (None if part is None else torch.from_numpy(part)[None] for part in _join_ids(samples))
+    assert ids is not None
+    numbers = np.repeat(np.arange(len(lengths)), lengths)
+    positions = np.arange(len(numbers)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    document_ids = torch.from_numpy(numbers + 1)[None]
+    return PackedSamples(
+        PackedBatch(ids, document_ids, torch.from_numpy(positions)[None], document_ids - 1, types),
+        places=torch.arange(len(numbers)),
+        rows=torch.zeros(len(lengths), dtype=torch.long),
+        documents=torch.arange(len(lengths)),
+        num_documents=len(lengths),
+    )
+
+
+def lay_out_bounded(samples: Sequence[Sample]) -> PackedSamples:
+    """The same with the documents' bounds, for attention that reads these alone."""
+    lengths = _list_lengths(samples)
+    num_documents, ends = len(lengths), np.cumsum(lengths)
+    ids, types = _join_ids(samples)
+    numbers = np.repeat(np.arange(num_documents), lengths)
+    positions = np.arange(len(numbers)) - np.repeat(ends - lengths, lengths)
+    starts = np.zeros(num_documents + 1, dtype=np.int32)
+    starts[1:] = ends
+    table = torch.from_numpy(np.stack([ids, numbers + 1, positions, *([] if types is None else [types])]))
+    bounds = DocumentBounds(torch.from_numpy(starts), torch.tensor(int(lengths.max()), dtype=torch.int32))
+    input_ids, document_ids, places, *segments = table[:, None]
+    return PackedSamples(
+        FlatBatch(input_ids, document_ids, places, document_ids, *segments, bounds=bounds),
+        places=_NOWHERE,
+        rows=_NOWHERE,
+        documents=_NOWHERE,
+        num_documents=num_documents,
+    )
+
+
+_NOWHERE = torch.empty(0, dtype=torch.long)
+"""A flat row needs no places: its tokens and documents are in the order of the samples."""
+
+
+def _list_lengths(samples: Sequence[Sample]) -> NDArray[np.int64]:
+    """The tokens of each document."""
+    lengths = np.asarray([len(sample.ids) for sample in samples], dtype=np.int64)
+    counts = np.asarray([sample.num_documents for sample in samples], dtype=np.int64)
+    return np.repeat(lengths // counts, counts)
+
+
+def _join_ids(samples: Sequence[Sample]) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """Ids (T,), and segments where any sample has some."""
+    ids = _concatenate([sample.ids for sample in samples])
+    if all(sample.token_type_ids is None for sample in samples):
+        return ids, None
+    return ids, np.concatenate(
+        [[0] * len(one.ids) if one.token_type_ids is None else one.token_type_ids for one in samples]
+    )
+
+
+def _concatenate(parts: Sequence[TokenIds]) -> NDArray[np.int64]:
+    """Of lists without an array to each, which would take longer than all else that is laid out."""
+    if any(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    return np.fromiter(chain.from_iterable(parts), dtype=np.int64, count=sum(map(len, parts)))
