@@ -14,7 +14,8 @@ import typer
 import maskwright as mw
 from maskwright.cli.app import app
 from maskwright.config import Config
-from maskwright.inference.pipeline import _HABITS, _OPTIONS, _RECIPES
+from maskwright.inference.foreign_names import OPTIONS
+from maskwright.inference.pipeline import _HABITS, _RECIPES
 from maskwright.recipes import list_recipes
 
 PAGE = Path(__file__).parents[1] / "docs" / "coming-from.md"
@@ -42,7 +43,7 @@ def list_arguments(taker: Any) -> set[str]:
     if taker is mw.Trainer:
         known |= set(inspect.signature(taker.__mro__[1]).parameters)
     if taker is mw.pipeline:
-        known |= {*_OPTIONS, *(option for recipe in _RECIPES.values() for option in recipe.options)}
+        known |= {*OPTIONS, *(option for recipe in _RECIPES.values() for option in recipe.options)}
     if taker == mw.BERT.from_variant:
         known |= {field.name for field in dataclasses.fields(mw.BertConfig)}
     return known
