@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
 from maskwright.inference.precision import choose_inference_precision
 from maskwright.models.encoder import FAMILIES
-from maskwright.models.int8 import Int8Linear
+from maskwright.models.int8 import Int8Linear, find_largest_weight
 from maskwright.models.products import RowLinear
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.heads import build_sequence_head
@@ -41,13 +42,22 @@ def test_int8_products_are_off_by_the_rounding_of_their_factors(num_rows: int, b
     features[0] = 0.0
     with torch.inference_mode():
         found, expected = Int8Linear(linear)(features), linear(features)
-        half_weight = linear.weight.abs().amax(1) / 127 / 2
+        half_weight = linear.weight.abs().amax(1) / find_largest_weight() / 2
         half_token = features.abs().amax(1, keepdim=True) / 127 / 2
         most = features.abs().sum(1, keepdim=True) * half_weight + linear.weight.abs().sum(1) * half_token
         most += 96 * half_weight * half_token
     assert ((found - expected).abs() <= most * 1.001 + 1e-5).all()
     assert not torch.equal(found[1:], expected[1:]) or num_rows == 1
     assert_rounded(found[0], expected[0], 96)
+
+
+def test_the_largest_factors_are_summed_exactly() -> None:
+    """Every CPU has its own instructions for this, and some cut off sums."""
+    signs = torch.tensor([1.0, -1.0])
+    for sign, other in itertools.product(signs, signs):
+        linear, features = torch.nn.Linear(256, 1, bias=False), sign * torch.ones(4, 256)
+        torch.nn.init.constant_(linear.weight, float(other))
+        assert_rounded(Int8Linear(linear)(features), features @ linear.weight.T, 256)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

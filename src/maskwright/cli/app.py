@@ -20,7 +20,7 @@ from maskwright.cli.eval import evaluate
 from maskwright.cli.export import export
 from maskwright.cli.finetune import finetune
 from maskwright.cli.models import models_app
-from maskwright.cli.predict import complete_keep_columns, fill, generate, predict
+from maskwright.cli.predict import complete_keep_columns, embed, fill, generate, predict
 from maskwright.cli.prepare import prepare_app
 from maskwright.cli.serve import serve
 from maskwright.cli.tokenizer import tokenizer_app
@@ -63,6 +63,7 @@ app.command()(fill)
 app.command("eval")(evaluate)
 app.command()(generate)
 app.command()(predict)
+app.command()(embed)
 app.command()(serve)
 app.command()(board)
 app.command()(export)

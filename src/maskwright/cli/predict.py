@@ -1,10 +1,10 @@
-"""`maskwright predict`, `fill` and `generate`"""
+"""`maskwright predict`, `embed`, `fill` and `generate`"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,29 @@ from maskwright.terminal import echo
 
 _KEEP_COLUMNS = "--keep-columns"
 _ALL_COLUMNS = "*"
+
+Model = Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")]
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TEXT...|-|SOURCE]", help="Texts; a file, folder or dataset; - or nothing: stdin."),
+]
+MaxLength = Annotated[int | None, typer.Option(help="Tokens per window; longer texts are read in several.")]
+IdColumn = Annotated[
+    str | None, typer.Option(help="Column written with each answer in place of row numbers; unset: id, if any.")
+]
+KeepColumns = Annotated[
+    str | None,
+    typer.Option(metavar="[NAMES]", help="Copy these columns (a,b) to the answers; without names: all columns."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file; discard kept answers.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; unset: a GPU if there is one.")]
+BatchTokens = Annotated[int | None, typer.Option(help="Tokens per batch; unset: chosen for the device.")]
+Precision = Annotated[
+    str | None, typer.Option(help="fp32, bf16, fp16 and fp8 (GPUs), int8 (CPUs) or auto; unset: auto.")
+]
+Compile = Annotated[
+    str | None, typer.Option(help="Compile layers on a GPU: auto (large jobs), true or false; unset: auto.")
+]
 
 
 def complete_keep_columns(words: list[str]) -> list[str]:
@@ -31,11 +54,8 @@ def predict(
             help="fill-mask, embed, similarity, classify, ner, qa or zero-shot, or the name in transformers."
         ),
     ],
-    model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT...|-|SOURCE]", help="Texts; a file, folder or dataset; - or nothing: stdin."),
-    ] = None,
+    model: Model,
+    texts: Texts = None,
     top_k: Annotated[
         int | None,
         typer.Option(
@@ -85,7 +105,7 @@ def predict(
     handle_impossible_answer: Annotated[
         bool, typer.Option("--handle-impossible-answer", help="qa: allow an empty answer if the text has none.")
     ] = False,
-    max_length: Annotated[int | None, typer.Option(help="Tokens per window; longer texts are read in several.")] = None,
+    max_length: MaxLength = None,
     column: Annotated[
         str | None, typer.Option(help="Column of the text, for qa of the question; unset: text, sentence1 or question.")
     ] = None,
@@ -93,27 +113,16 @@ def predict(
         str | None,
         typer.Option(help="Column of the second text of a pair, for qa of the context; unset: sentence2 or context."),
     ] = None,
-    id_column: Annotated[
-        str | None, typer.Option(help="Column written with each answer in place of row numbers; unset: id, if any.")
-    ] = None,
-    keep_columns: Annotated[
-        str | None,
-        typer.Option(metavar="[NAMES]", help="Copy these columns (a,b) to the answers; without names: all columns."),
-    ] = None,
+    id_column: IdColumn = None,
+    keep_columns: KeepColumns = None,
     out: Annotated[
         Path | None, typer.Option(help="Output file: .jsonl, .parquet or (embed) .npz; unset: print.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing file; discard kept answers.")
-    ] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; unset: a GPU if there is one.")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help="Tokens per batch; unset: chosen for the device.")] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="fp32, bf16, fp16 and fp8 (GPUs), int8 (CPUs) or auto; unset: auto.")
-    ] = None,
-    compile: Annotated[
-        str | None, typer.Option(help="Compile layers on a GPU: auto (large jobs), true or false; unset: auto.")
-    ] = None,
+    overwrite: Overwrite = False,
+    device: Device = None,
+    batch_tokens: BatchTokens = None,
+    precision: Precision = None,
+    compile: Compile = None,
 ) -> None:
     """Run a model on texts. Prints one line of JSON per text, or writes a file.
 
@@ -137,18 +146,50 @@ def predict(
 
         maskwright predict zero-shot runs/mnli "My phone is broken." --label urgent --label "not urgent"
     """
+    _predict(kind, model, texts, context.params)
+
+
+def embed(
+    context: typer.Context,
+    model: Model,
+    texts: Texts = None,
+    pooling: Annotated[str | None, typer.Option(help="mean, cls or none; unset: the model's, or mean.")] = None,
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Normalize vectors to length 1, even if the model does not.")
+    ] = False,
+    max_length: MaxLength = None,
+    column: Annotated[str | None, typer.Option(help="Column of the text; unset: text or sentence1.")] = None,
+    id_column: IdColumn = None,
+    keep_columns: KeepColumns = None,
+    out: Annotated[Path | None, typer.Option(help="Output file: .npz, .jsonl or .parquet; unset: print.")] = None,
+    overwrite: Overwrite = False,
+    device: Device = None,
+    batch_tokens: BatchTokens = None,
+    precision: Precision = None,
+    compile: Compile = None,
+) -> None:
+    """Turn texts into vectors: short for `maskwright predict embed`.
+
+    Example:
+
+        maskwright embed runs/mine articles.jsonl --column body --out vectors.npz
+    """
+    _predict("embed", model, texts, context.params)
+
+
+def _predict(kind: str, model: str, texts: list[str] | None, options: dict[str, Any]) -> None:
     from maskwright.inference.outputs import format_json
     from maskwright.runs.predict import predict as run
     from maskwright.runs.rows import STDIN
 
     words = texts or [STDIN]
     asked = ("kind", "model", "texts")
-    named = {name: value for name, value in context.params.items() if name not in asked and value not in (None, [], ())}
+    named = {name: value for name, value in options.items() if name not in asked and value not in (None, [], ())}
     run(
         kind,
         model,
         words[0] if len(words) == 1 else words,
-        write=None if out is not None else lambda record: echo(format_json(record)),
+        write=None if options["out"] is not None else lambda record: echo(format_json(record)),
         **named,
     )
 
