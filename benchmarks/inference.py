@@ -12,7 +12,9 @@ candidates, and feature-extraction with tensors as its answers, each averaged ov
 classify text-classification. Both sides are timed from texts to answers, by turns; weights are random unless a folder
 is given. The answers are compared, and the smaller ratio is the headline.
 
---peer tuned is sentence-transformers for embed and transformers for the other kinds. --kind takes several, --layouts
+--peer transformers is a loop that reads scores off the logits and no more; --peer pipelines has transformers' own
+pipelines give whole answers as ours do. --peer tuned is sentence-transformers for embed and that loop for the other
+kinds. --kind takes several, --layouts
 compares how our texts are laid out on a GPU: flat rows (the default), the same compiled, and rows with padding.
 
     python benchmarks/inference.py
@@ -141,14 +143,7 @@ def ask_ours(
     ours = pipeline(kind, str(folder), device=arguments.device, precision=precision, **options[kind])
     if layout == "rows":
         ours.kind.encoder.adds_scores = True  # which flat rows have no kernel for
-    read: dict[str, Callable[[Any], Any]] = {
-        "embed": lambda vector: vector,
-        "classify": lambda answer: {one["label"]: one["score"] for one in answer},
-        "ner": lambda answer: {(one["index"], one["entity"]): one["score"] for one in answer},
-        "fill-mask": lambda answer: {one["token"]: one["score"] for one in answer},
-        "qa": lambda answer: {(answer["start"], answer["end"]): 1.0},
-    }
-    return lambda items: [read[kind](answer) for answer in ours(items)]
+    return lambda items: [inference_peers.READ[kind](answer) for answer in ours(items)]
 
 
 def compare_answers(kind: str, found: list[Any], expected: list[Any]) -> tuple[str, float]:
@@ -274,7 +269,7 @@ def compare_classify(folder: Path, texts: list[str], arguments: argparse.Namespa
 
 COMPARISONS = {"fill-mask": compare_fill_mask, "embed": compare_embed, "classify": compare_classify}
 LANGUAGE_KINDS = ("fill-mask", "embed")
-PEERS = ("tuned", "transformers", "sentence-transformers", "onnxruntime")
+PEERS = ("tuned", "transformers", "pipelines", "sentence-transformers", "onnxruntime")
 LAYOUTS = ("flat", "compiled", "rows")
 
 
@@ -288,6 +283,8 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
             parser.error(f"--precision {arguments.precision} needs a --peer")
     if arguments.peer == "sentence-transformers" and arguments.kind != ["embed"]:
         parser.error("sentence-transformers embeds; add --kind embed")
+    if arguments.peer == "pipelines" and (others := set(arguments.kind) - set(inference_peers.PIPELINES)):
+        parser.error(f"transformers has no such pipeline for --kind {' '.join(sorted(others))}; use --peer tuned")
     if arguments.model is not None and len({kind in LANGUAGE_KINDS for kind in arguments.kind}) > 1:
         parser.error("--model has one head; give the kinds of one")
     arguments.peer_precision = "bf16" if arguments.precision == "auto" else arguments.precision

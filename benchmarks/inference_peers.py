@@ -22,6 +22,20 @@ CLASSES = {
     "ner": transformers.AutoModelForTokenClassification,
     "qa": transformers.AutoModelForQuestionAnswering,
 }
+PIPELINES = {
+    "fill-mask": ("fill-mask", {"top_k": 5}),
+    "classify": ("text-classification", {"top_k": None}),
+    "ner": ("token-classification", {}),
+}
+"""Of transformers, each with its options here; the one for questions left transformers with version 5."""
+READ: dict[str, Callable[[Any], Any]] = {
+    "embed": lambda vector: vector,
+    "classify": lambda answer: {one["label"]: one["score"] for one in answer},
+    "ner": lambda answer: {(one["index"], one["entity"]): one["score"] for one in answer},
+    "fill-mask": lambda answer: {one["token"]: one["score"] for one in answer},
+    "qa": lambda answer: {(answer["start"], answer["end"]): 1.0},
+}
+"""Answers of pipelines, ours and theirs, as scores by key."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 BATCH_SIZES = (4, 16, 32, 64, 256)
 NUM_TUNED = 128
@@ -38,6 +52,8 @@ def load_peer(name: str, kind: str, folder: Path, arguments: Any) -> Callable[[l
     transformers.logging.disable_progress_bar()
     if name == "sentence-transformers":
         return load_sentence_transformer(folder, arguments)
+    if name == "pipelines":
+        return load_pipeline(kind, folder, arguments)
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
     model = CLASSES[kind].from_pretrained(str(folder), attn_implementation="sdpa").eval()
     if name == "onnxruntime":
@@ -55,6 +71,27 @@ def load_sentence_transformer(folder: Path, arguments: Any) -> Callable[[list[An
     model = SentenceTransformer(str(folder), device=arguments.device, model_kwargs=options)
     model.max_seq_length = arguments.length
     return lambda texts, size: list(model.encode(texts, batch_size=size, show_progress_bar=False))
+
+
+def load_pipeline(kind: str, folder: Path, arguments: Any) -> Callable[[list[Any], int], Answers]:
+    task, options = PIPELINES[kind]
+    answer = transformers.pipeline(
+        task,
+        model=str(folder),
+        device=arguments.device,
+        dtype=DTYPES[arguments.peer_precision],
+        model_kwargs={"attn_implementation": "sdpa"},
+    )
+
+    def run(texts: list[Any], size: int) -> Answers:
+        order = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
+        found = answer([texts[number] for number in order], batch_size=size, **options)
+        answers: Answers = [None] * len(texts)
+        for number, one in zip(order, found, strict=True):
+            answers[number] = READ[kind](one)
+        return answers
+
+    return run
 
 
 def open_onnx(model: Any, tokenizer: Any, kind: str, precision: str) -> Run:

@@ -28,6 +28,8 @@ def build(family: str = "bert", **settings: Any) -> Any:
 
 
 def build_pipeline(kind: str, encoder: Any, tokenizer: Tokenizer, **options: Any) -> Any:
+    """The same head every time."""
+    torch.manual_seed(1)
     model: Any = encoder
     if kind == "fill-mask":
         model = MaskedLanguageModel(encoder, encoder.vocab_size, tokenizer=tokenizer).eval()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from maskwright.errors import InputError
 
 _LARGEST = 127
-_LARGEST_OF_SHORT_SUMS = 63
+_LARGEST_OF_SHORT_SUMS = 64
 """Of weights, so that two products of it and 255 fit in 16 bits."""
 _MIDDLE = 128
 """oneDNN multiplies activations without a sign; for signed ones it had no fast kernel (3.12)."""
