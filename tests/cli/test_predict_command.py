@@ -102,6 +102,16 @@ def test_a_column_is_chosen_and_a_missing_one_is_named(command: Command, trained
     assert not (tmp_path / "out.npz").exists()
 
 
+def test_embed_is_short_for_predict_embed(command: Command, trained_run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "articles.jsonl"
+    file.write_text("".join(json.dumps({"body": text}) + "\n" for text in ("the cat", "a bird")), encoding="utf-8")
+    words = (trained_run, file, "--column", "body", "--pooling", "cls", "--normalize", "--keep-columns")
+    long, short = (command(*verb, *words) for verb in (("predict", "embed"), ("embed",)))
+    assert (short.code, short.out) == (0, long.out)
+    assert len(read_lines(short.out)) == 2
+    command("embed", trained_run, file, "--out", tmp_path / "out.txt").assert_refused("out.txt", ".npz")
+
+
 def test_two_texts_and_pairs_in_a_file_are_compared(command: Command, trained_run: Path, tmp_path: Path) -> None:
     pairs = [("the cat", "a small dog"), ("one red bird", "one red bird")]
     (single,) = read_lines(command("predict", "similarity", trained_run, *pairs[0]).out)
