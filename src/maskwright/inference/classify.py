@@ -1,6 +1,6 @@
 """Classify: the classes of texts or pairs of texts, as the text-classification pipeline of `transformers` answers.
 
-C outputs.
+N texts, C outputs.
 """
 
 from __future__ import annotations
@@ -62,17 +62,27 @@ class Classify(TaskKind[TextOrPair, ClassScore | list[ClassScore]]):
         return Reduction((self.compute_logits(batch),), list_rows)
 
     def answer(self, prepared: Prepared, reduced: Sequence[Floats]) -> ClassScore | list[ClassScore]:
-        scores = self._score(average_logits(prepared.samples, reduced))
-        best_first = np.argsort(-scores, kind="stable")
-        chosen = best_first[: self.top_k] if isinstance(self.top_k, int) else best_first
-        answers: list[ClassScore] = [{"label": self._labels[one], "score": float(scores[one])} for one in chosen]
-        return answers[0] if self.top_k == "best" else answers
+        return self.answer_all([(prepared, reduced)])[0]
+
+    def answer_all(self, asked: Sequence[tuple[Prepared, Sequence[Floats]]]) -> list[ClassScore | list[ClassScore]]:
+        if not asked:
+            return []
+        scores = self._score(np.stack([average_logits(prepared.samples, reduced) for prepared, reduced in asked]))
+        best_first = np.argsort(-scores, axis=1, kind="stable")
+        if self.top_k is not None:
+            best_first = best_first[:, : 1 if self.top_k == "best" else self.top_k]
+        chosen = zip(best_first.tolist(), np.take_along_axis(scores, best_first, 1).tolist(), strict=True)
+        answers = [
+            [{"label": self._labels[number], "score": score} for number, score in zip(numbers, values, strict=True)]
+            for numbers, values in chosen
+        ]
+        return [classes[0] for classes in answers] if self.top_k == "best" else [*answers]
 
     def _score(self, logits: Floats) -> Floats:
-        """(C,) The choice is that of transformers, for which one output is a yes or no, unless it is a measure."""
+        """(N, C) The choice is that of transformers, for which one output is a yes or no, unless it is a measure."""
         if isinstance(self.model.task, Regression):
             return logits
-        if isinstance(self.model.task, MultiLabel) or len(logits) == 1:
+        if isinstance(self.model.task, MultiLabel) or logits.shape[1] == 1:
             return (1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
         return compute_softmax(logits)
 
