@@ -63,7 +63,7 @@ SURFACE = {
         "--overwrite",
     },
     "doctor": {"settings", "--config", "--json"},
-    "fill": {"model", "text", "--top-k", "--precision", "--json"},
+    "fill": {"model", "text", "--top-k", "--precision", "--json", "--compile"},
     "eval": {
         "model",
         "suite",
@@ -81,6 +81,8 @@ SURFACE = {
         "--learning-rate",
         "--out",
         "--json",
+        "--precision",
+        "--compile",
     },
     "generate": {"model", "text", "--max-new-tokens", "--temperature", "--top-k", "--seed"},
     "embed": {
@@ -129,6 +131,7 @@ SURFACE = {
         "--device",
         "--batch-tokens",
         "--precision",
+        "--compile",
     },
     "export": {"model", "--to", "--out", "--int8", "--text", "--language", "--license", "--overwrite"},
     "tokenizer": set(),
@@ -160,6 +163,7 @@ SURFACE = {
         "--timeout-s",
         "--read-timeout-s",
         "--board",
+        "--compile",
     },
     "board": {"runs", "--host", "--port", "--api-key"},
     "tokenizer show": {"tokenizer", "text", "--json"},
