@@ -14,8 +14,7 @@ from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
 from maskwright.inference.precision import choose_inference_precision
 from maskwright.models.encoder import FAMILIES
-from maskwright.models.int8 import Int8Linear
-from maskwright.models.products import RowLinear
+from maskwright.models.products import Int8Linear, RowLinear
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.heads import build_sequence_head
 from maskwright.tasks.model import TaskModel
