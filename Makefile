@@ -20,7 +20,8 @@ train: setup
 	$(BIN)/maskwright train
 
 # Two processes with a core each: small models gain nothing from a second thread. They take whole files in order.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Bytecode is kept, whatever the shell says: each process would compile the package and all test files again.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test: setup lint typecheck imports
 	$(PYTEST)

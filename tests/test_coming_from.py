@@ -14,8 +14,7 @@ import typer
 import maskwright as mw
 from maskwright.cli.app import app
 from maskwright.config import Config
-from maskwright.inference.foreign_names import OPTIONS
-from maskwright.inference.pipeline import _HABITS, _RECIPES
+from maskwright.inference.kinds import HABITS, OPTIONS, RECIPES
 from maskwright.recipes import list_recipes
 
 PAGE = Path(__file__).parents[1] / "docs" / "coming-from.md"
@@ -43,7 +42,7 @@ def list_arguments(taker: Any) -> set[str]:
     if taker is mw.Trainer:
         known |= set(inspect.signature(taker.__mro__[1]).parameters)
     if taker is mw.pipeline:
-        known |= {*OPTIONS, *(option for recipe in _RECIPES.values() for option in recipe.options)}
+        known |= {*OPTIONS, *(option for recipe in RECIPES.values() for option in recipe.options)}
     if taker == mw.BERT.from_variant:
         known |= {field.name for field in dataclasses.fields(mw.BertConfig)}
     return known
@@ -76,7 +75,7 @@ def test_a_name_on_the_page_exists(code: str) -> None:
         check_key(code)
     else:
         others = ("[MASK]", "<mask>", "torchrun", "training", ".keras")
-        assert code in (*_HABITS, *(recipe.name for recipe in list_recipes()), *others), code
+        assert code in (*HABITS, *(recipe.name for recipe in list_recipes()), *others), code
 
 
 def test_the_page_has_every_kind_of_name_and_readme_links_it() -> None:

@@ -259,8 +259,11 @@ def _sentence_file(name: str) -> Callable[[Samples, Path], Path]:
     def build(samples: Samples, folder: Path) -> Path:
         from maskwright.runs.export import ExportOptions, export_model
 
-        options = ExportOptions("sentence-transformers", folder / "sentences")
-        export_model(str(samples.run), options, lambda text: None)
+        (folder / "texts.txt").write_bytes(_lines(samples))
+        options = ExportOptions("sentence-transformers", folder / "sentences", texts=[str(folder / "texts.txt")])
+        with pytest.MonkeyPatch.context() as patch:  # the library would be imported for a comparison alone
+            patch.setattr("maskwright.export.huggingface.find_reader", lambda package: None)
+            export_model(str(samples.run), options, lambda text: None)
         return folder / "sentences" / name
 
     return build

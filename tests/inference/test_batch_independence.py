@@ -5,7 +5,7 @@ Sizes are large enough for products whose kernel and order of summation MKL woul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 
 from maskwright.evaluation.answers import AskedPlaces, score_answers
 from maskwright.inference.pipeline import pipeline
+from maskwright.models.bert import BERT
 from maskwright.models.encoder import FAMILIES, PackedEncoder
 from maskwright.models.products import IS_ROW_INVARIANT
 from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
@@ -54,10 +55,11 @@ def as_arrays(answer: Any) -> Any:
 
 def assert_alike(ask: Callable[[int | None], Any], items: list[Any]) -> None:
     """The answers to all, to each alone, to a few at a time and in another order."""
-    together = [as_arrays(one) for one in ask(None)(items)]
-    assert [as_arrays(ask(None)(item)) for item in items] == together
-    assert [as_arrays(one) for one in ask(FEW_TOKENS)(items)] == together
-    assert [as_arrays(one) for one in ask(None)(items[::-1])][::-1] == together
+    ask_all, ask_few = ask(None), ask(FEW_TOKENS)
+    together = [as_arrays(one) for one in ask_all(items)]
+    assert [as_arrays(ask_all(item)) for item in items] == together
+    assert [as_arrays(one) for one in ask_few(items)] == together
+    assert [as_arrays(one) for one in ask_all(items[::-1])][::-1] == together
 
 
 @pytest.fixture
@@ -89,8 +91,19 @@ def test_vectors_of_first_tokens_and_of_all(
     assert_alike(lambda tokens: pipeline("embed", encoder, tokenizer, batch_tokens=tokens, pooling=pooling), texts)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("objective", [MaskedLanguageModel, CausalLanguageModel])
+def list_cases(kinds: Sequence[Any], variants: Sequence[Any]) -> list[Any]:
+    """Every kind with every family; of `variants` of those kinds, the families with layers of BERT's are slow."""
+    with_layers_of_bert = [
+        name for name, one in FAMILIES.items() if issubclass(one, BERT) and one is not BERT and not one.adds_scores
+    ]
+    return [
+        pytest.param(kind, name, marks=[pytest.mark.slow] * (kind in variants and name in with_layers_of_bert))
+        for kind in (*kinds, *variants)
+        for name in FAMILIES
+    ]
+
+
+@pytest.mark.parametrize(("objective", "family"), list_cases([MaskedLanguageModel], [CausalLanguageModel]))
 def test_candidates_for_masks(
     objective: type[MaskedLanguageModel], family: str, tokenizer: Tokenizer, texts: list[str]
 ) -> None:
@@ -110,8 +123,7 @@ def build_task_model(kind: str, family: str) -> TaskModel:
     return TaskModel(encoder, build_sequence_head(encoder, len(classes), {}), Classification(classes)).eval()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", ["classify", "ner", "qa", "zero-shot"])
+@pytest.mark.parametrize(("kind", "family"), list_cases(["classify", "ner", "qa"], ["zero-shot"]))
 def test_answers_of_every_task(kind: str, family: str, tokenizer: Tokenizer, texts: list[str]) -> None:
     model = build_task_model(kind, family)
     options = {"classify": {"top_k": None}, "ner": {"aggregation": "none"}, "zero-shot": {"labels": ["cat", "bird"]}}

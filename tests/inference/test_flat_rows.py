@@ -18,13 +18,13 @@ from flat_lab import KINDS, ask, build, build_pipeline, list_numbers
 from torch import Tensor
 
 from maskwright.batch import FlatBatch
+from maskwright.data.loader import prefetch
 from maskwright.errors import InputError, InputWarning
 from maskwright.evaluation.likelihood import score_texts
 from maskwright.inference import runner
 from maskwright.inference.layout import EncodedBatch, Reduction, Sample, lay_out_bounded
 from maskwright.inference.pipeline import pipeline
-from maskwright.inference.read_ahead import read_ahead
-from maskwright.models import any_encoder, flat
+from maskwright.models import any_encoder, documents
 from maskwright.models.any_encoder import has_flat_rows
 from maskwright.models.compilation import InferenceCompiler
 from maskwright.models.encoder import FAMILIES
@@ -62,7 +62,7 @@ def flat_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return encode(encoder, batch, is_causal)
 
     monkeypatch.setattr(any_encoder, "supports_flat_rows", lambda device, dtype, head_size: True)
-    monkeypatch.setattr(flat, "_attend", attend_one_by_one)
+    monkeypatch.setattr(documents, "_attend", attend_one_by_one)
     monkeypatch.setattr(runner, "encode", watch)
     return seen
 
@@ -147,10 +147,10 @@ def test_reading_ahead_keeps_the_order_and_stops_at_its_bound() -> None:
             read.append(number)
             yield number
 
-    items = read_ahead(produce(), 2)
+    items = prefetch(produce(), 2)
     assert next(items) == 0
     assert list(items) == list(range(1, 100))
-    given_up = read_ahead(produce(), 2)
+    given_up = prefetch(produce(), 2)
     next(given_up)
     given_up.close()
     assert len(read) < 200
@@ -161,7 +161,7 @@ def test_an_error_while_reading_ahead_comes_after_what_was_read() -> None:
         yield 1
         raise InputError("the second text is broken")
 
-    items = read_ahead(produce(), 4)
+    items = prefetch(produce(), 4)
     assert next(items) == 1
     with pytest.raises(InputError, match="the second text is broken"):
         next(items)

@@ -15,8 +15,7 @@ from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
 from maskwright.inference.precision import choose_inference_precision
 from maskwright.models.encoder import FAMILIES
-from maskwright.models.int8 import Int8Linear, find_largest_weight
-from maskwright.models.products import RowLinear
+from maskwright.models.products import Int8Linear, RowLinear, find_largest_weight
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.heads import build_sequence_head
 from maskwright.tasks.model import TaskModel

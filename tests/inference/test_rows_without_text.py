@@ -14,7 +14,8 @@ from sequence_lab import save_classifier
 from tiny_models import MAX_LENGTH, SHAPE, save
 
 from maskwright.errors import InputWarning
-from maskwright.inference.pipeline import KINDS, pipeline
+from maskwright.inference.kinds import KINDS
+from maskwright.inference.pipeline import pipeline
 from maskwright.runs.predict import predict
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 

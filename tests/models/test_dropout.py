@@ -66,9 +66,16 @@ def test_the_generator_decides(dropped_by: Drop) -> None:
     assert not draws[0].equal(draws[2])
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_compiled_draws_are_new_in_every_call_and_the_same_backward(device: str) -> None:
-    compiled = torch.compile(drop if device == "cuda" else drop_by_hash, fullgraph=True)
+@pytest.mark.parametrize(
+    ("device", "backend"),
+    [
+        ("cpu", "aot_eager_decomp_partition"),  # what the compiler makes of both passes, without kernels in C++
+        pytest.param("cpu", "inductor", marks=pytest.mark.slow),
+        pytest.param("cuda", "inductor", marks=pytest.mark.gpu),
+    ],
+)
+def test_compiled_draws_are_new_in_every_call_and_the_same_backward(device: str, backend: str) -> None:
+    compiled = torch.compile(drop if device == "cuda" else drop_by_hash, fullgraph=True, backend=backend)
     values = torch.randn(64, 333, device=device, requires_grad=True)
     dropped = [compiled(values, 0.5) for _ in range(2)]
     assert not (dropped[0] == 0).equal(dropped[1] == 0)

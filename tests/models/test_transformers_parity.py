@@ -56,9 +56,10 @@ CASES = [
 ]
 
 
-@pytest.fixture(params=CASES)
-def models(request, tmp_path):
+@pytest.fixture(scope="module", params=CASES)
+def pair(request, tmp_path_factory):
     """A model of transformers with weights large enough to tell mistakes, and ours with the same weights."""
+    tmp_path = tmp_path_factory.mktemp("theirs")
     torch.manual_seed(0)
     model_type, settings = request.param
     theirs = AutoModelForMaskedLM.from_config(AutoConfig.for_model(model_type, **settings))
@@ -68,7 +69,15 @@ def models(request, tmp_path):
     theirs.save_pretrained(tmp_path)
     ours = MaskedLanguageModel.from_pretrained(tmp_path).train()
     ours.mlm_head_dropout = 0.0
-    return theirs.train(), ours
+    return theirs, ours
+
+
+@pytest.fixture
+def models(pair):
+    """Both in training, without gradients."""
+    for model in pair:
+        model.train().zero_grad()
+    return pair
 
 
 def make_padded(lengths: list[int]) -> dict[str, Tensor]:

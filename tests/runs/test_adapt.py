@@ -217,14 +217,23 @@ def test_an_adaptation_interrupted_in_its_export_is_exported_by_the_same_command
     assert (tmp_path / "adapted" / "model" / "model.safetensors").read_bytes() == weights, "nothing is trained again"
 
 
+_UNFINISHED = ("training.max_steps=4", "training.checkpoint_every_steps=2")
+
+
+@pytest.fixture(scope="module")
+def unfinished(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an adaptation that has its checkpoints and no end."""
+    folder = tmp_path_factory.mktemp("unfinished")
+    run_adaptation(published, folder, *_UNFINISHED)
+    (folder / "adapted" / "final.json").unlink()
+    return folder
+
+
 @pytest.mark.parametrize("text", ["{}", '{"before": {}, "general": [], "stopped_at": null}', '{"before": {"x": 1.0}}'])
-def test_a_damaged_record_of_what_was_measured_is_named(published: Path, tmp_path: Path, text: str) -> None:
-    settings = ("training.max_steps=4", "training.checkpoint_every_steps=2")
-    run_adaptation(published, tmp_path, *settings)
-    (tmp_path / "adapted" / "final.json").unlink()
-    (tmp_path / "adapted" / "forgetting.json").write_text(text)
+def test_a_damaged_record_of_what_was_measured_is_named(published: Path, unfinished: Path, text: str) -> None:
+    (unfinished / "adapted" / "forgetting.json").write_text(text)
     with pytest.raises(InputError, match=r"forgetting\.json does not say what was measured before the run; restore it"):
-        run_adaptation(published, tmp_path, *settings)
+        run_adaptation(published, unfinished, *_UNFINISHED)
 
 
 def test_finished_work_is_not_done_again_or_replaced(published: Path, tmp_path: Path) -> None:

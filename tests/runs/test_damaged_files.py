@@ -144,11 +144,13 @@ def test_damaged_figures_are_named(tmp_path: Path, text: str, words: str) -> Non
         run.read_final()
 
 
-def test_an_export_names_damaged_figures(command: Command, trained_run: Path, tmp_path: Path) -> None:
+def test_an_export_names_damaged_figures(
+    command: Command, trained_run: Path, corpus_file: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained_run, run)
     (run / "final.json").write_text("{}")
-    command("export", run, "--out", tmp_path / "exported").assert_refused(
+    command("export", run, "--out", tmp_path / "exported", "--text", corpus_file).assert_refused(
         str(run / "final.json"), "restore it, or repeat the run's command with --overwrite"
     )
 

@@ -14,7 +14,6 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from maskwright.cli.adapt import adapt
-from maskwright.cli.board import board
 from maskwright.cli.doctor import doctor
 from maskwright.cli.eval import evaluate
 from maskwright.cli.export import export
@@ -22,7 +21,7 @@ from maskwright.cli.finetune import finetune
 from maskwright.cli.models import models_app
 from maskwright.cli.predict import complete_keep_columns, embed, fill, generate, predict
 from maskwright.cli.prepare import prepare_app
-from maskwright.cli.serve import serve
+from maskwright.cli.serve import board, serve
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
 from maskwright.errors import (

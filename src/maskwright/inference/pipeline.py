@@ -17,30 +17,28 @@ import torch
 from torch import nn
 
 from maskwright.errors import InputError, InputWarning
-from maskwright.inference.classify import CLASSIFYING_TASKS, Classify
-from maskwright.inference.compilation import ChosenCompilation, Compile, compile_layers, read_compile
-from maskwright.inference.embed import Embed, Similarity
-from maskwright.inference.fill_mask import FillMask
-from maskwright.inference.foreign_names import FOREIGN_HABITS, KINDS_INSTEAD, OPTIONS, OPTIONS_INSTEAD, Habit
+from maskwright.inference.kinds import RECIPES, find_habit, read_options
 from maskwright.inference.layout import Sample
 from maskwright.inference.loading import (
     EncoderSource,
     LoadedEncoder,
+    LoadedModel,
     Source,
-    load_language_model,
-    load_task_model,
-    load_text_encoder,
+    load_model,
 )
-from maskwright.inference.ner import FindEntities
-from maskwright.inference.precision import ChosenPrecision, check_precision_name, choose_inference_precision, convert
-from maskwright.inference.qa import AnswerQuestions
+from maskwright.inference.precision import (
+    ChosenCompilation,
+    ChosenPrecision,
+    Compile,
+    check_precision_name,
+    choose_inference_precision,
+    compile_layers,
+    convert,
+    read_compile,
+)
 from maskwright.inference.runner import Answer, Item, Kind, Name, Prepared, run_windows
 from maskwright.inference.zero_shot import ZeroShot
-from maskwright.suggestions import suggest
-from maskwright.tasks.ner.token_classification import TokenClassification
-from maskwright.tasks.qa.question_answering import QuestionAnswering
-from maskwright.tasks.sequence.classification import Classification
-from maskwright.tasks.task import Task
+from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.training.compute.device import choose_device
 
 _CHUNK_ITEMS = 1_000
@@ -48,6 +46,8 @@ _CHUNK_CHARS = 1_000_000
 """Inputs tokenized at a time."""
 _ANSWERS_AT_ONCE = 256
 _NOTHING = Prepared(())
+_ON_THE_ENCODER = ("embed", "similarity")
+_ON_A_TASK = ("ner", "qa", "classify", "zero-shot")
 
 
 class Pipeline(Generic[Item, Answer]):
@@ -227,55 +227,6 @@ def _add_labels(kind: Kind[Any, Any], more: Sequence[Any], options: Mapping[str,
     return {**options, "labels": more[0]}
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    load: Callable[[Any, Any], tuple[Any, ...]]
-    make: Callable[..., Kind[Any, Any]]
-    """Of what was loaded, and the options by name."""
-    options: Sequence[str]
-
-
-def _load_encoder(model: EncoderSource, tokenizer: Any) -> tuple[LoadedEncoder]:
-    return (load_text_encoder(model, tokenizer),)
-
-
-def _make_embed(loaded: LoadedEncoder, **options: Any) -> Embed:
-    return Embed(loaded.encoder, loaded.tokenizer, loaded.settings.with_options(**options), loaded.find_causal)
-
-
-def _make_similarity(loaded: LoadedEncoder, **options: Any) -> Similarity:
-    return Similarity(_make_embed(loaded, **options))
-
-
-def _load_for(purpose: str, *tasks: type[Task]) -> Callable[[Source, Any], tuple[Any, ...]]:
-    return lambda model, tokenizer: load_task_model(model, tokenizer, purpose, *tasks)
-
-
-_QA_OPTIONS = ("top_k", "max_answer_length", "doc_stride", "max_question_length", "handle_impossible_answer")
-_RECIPES = {
-    "fill-mask": _Recipe(load_language_model, FillMask, ("top_k", "targets", "max_length")),
-    "embed": _Recipe(_load_encoder, _make_embed, ("pooling", "normalize", "max_length")),
-    "similarity": _Recipe(_load_encoder, _make_similarity, ("pooling", "max_length")),
-    "classify": _Recipe(_load_for("classify texts", *CLASSIFYING_TASKS), Classify, ("top_k", "max_length")),
-    "ner": _Recipe(_load_for("find entities", TokenClassification), FindEntities, ("aggregation", "max_length")),
-    "zero-shot": _Recipe(
-        _load_for("choose among labels", Classification),
-        ZeroShot,
-        ("labels", "hypothesis", "multi_label", "max_length"),
-    ),
-    "qa": _Recipe(_load_for("answer questions", QuestionAnswering), AnswerQuestions, (*_QA_OPTIONS, "max_length")),
-}
-KINDS = tuple(_RECIPES)
-
-
-_HABITS = {**{kind: Habit(kind) for kind in KINDS}, **FOREIGN_HABITS}
-
-
-def resolve_kind(name: str) -> str:
-    """Our kind of prediction behind a name, ours or one of `transformers`."""
-    return _find_habit(name).kind
-
-
 def pipeline(
     kind: str | None = None,
     model: EncoderSource | None = None,
@@ -306,9 +257,9 @@ def pipeline(
     name = options.pop("task", None) if kind is None else kind
     if name is None or model is None:
         raise InputError("a pipeline needs a kind and a model, such as pipeline('fill-mask', 'runs/quickstart')")
-    habit = _find_habit(name)
-    recipe = _RECIPES[habit.kind]
-    options = {**habit.defaults, **_read_options(options, name, recipe)}
+    habit = find_habit(name)
+    recipe = RECIPES[habit.kind]
+    options = {**habit.defaults, **read_options(options, name, recipe)}
     if precision is not None:
         check_precision_name(precision)
     read_compile(compile)
@@ -329,32 +280,9 @@ def pipeline(
         compilation = compile_layers(built.encoder, compile, "" if chosen is None else chosen.name)
 
     def remake(more: Mapping[str, Any]) -> Kind[Any, Any]:
-        return make(**{**options, **_read_options(more, name, recipe)})
+        return make(**{**options, **read_options(more, name, recipe)})
 
     return Pipeline(built, batch_tokens, remake, habit.shape, habit.lists_single, chosen, compilation)
-
-
-def _find_habit(name: str) -> Habit:
-    if name in KINDS_INSTEAD:
-        raise InputError(f"no kind '{name}' of prediction: {KINDS_INSTEAD[name]}")
-    if name not in _HABITS:
-        raise InputError(f"no kind '{name}' of prediction{suggest(str(name), _HABITS)}")
-    return _HABITS[name]
-
-
-def _read_options(given: Mapping[str, Any], kind: str, recipe: _Recipe) -> dict[str, Any]:
-    """Options under our names; one that the kind does not have is refused."""
-    known = [*recipe.options, *(theirs for theirs, ours in OPTIONS.items() if ours in recipe.options)]
-    options: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in known:
-            advice = OPTIONS_INSTEAD.get(name)
-            raise InputError(f"{kind} has no option '{name}'" + (f": {advice}" if advice else suggest(name, known)))
-        ours = OPTIONS.get(name, name)
-        if ours in options:
-            raise InputError(f"'{name}' is another name of '{ours}', and both are given; keep one of them")
-        options[ours] = value
-    return options
 
 
 def _name_device(device: str | int | torch.device | None) -> str:
@@ -362,3 +290,48 @@ def _name_device(device: str | int | torch.device | None) -> str:
     if isinstance(device, int):
         return "cpu" if device < 0 else f"cuda:{device}"
     return "auto" if device is None else str(device)
+
+
+@dataclass(frozen=True)
+class EveryKind:
+    loaded: LoadedModel
+    pipelines: Mapping[str, Pipeline[Any, Any]]
+    """By kind; what the model was made for comes first."""
+    precision: ChosenPrecision | None = None
+    """None: the dtype that a given model has."""
+
+
+def build_pipelines(
+    model: Source,
+    tokenizer: Any = None,
+    device: str | None = None,
+    precision: str | None = None,
+    compile: Compile | None = None,
+) -> EveryKind:
+    """A run, a checkpoint, a model folder or a hub id, or a model with its `tokenizer`, read once.
+
+    It goes to a GPU if there is one, unless `device` says otherwise. `precision` and `compile` are those of `pipeline`:
+    without them a model that was read has `auto`, and a given one stays as it is.
+    """
+    loaded = load_model(model, tokenizer)
+    chosen_device = choose_device(device or "auto", "device")
+    loaded.module.to(chosen_device).eval()
+    chosen = None
+    if precision is not None or not isinstance(model, nn.Module):
+        chosen = choose_inference_precision(precision or "auto", chosen_device)
+        convert(loaded.module, loaded.encoder.encoder, chosen.name)
+    if chosen is not None or compile is not None:
+        compile_layers(loaded.encoder.encoder, compile, "" if chosen is None else chosen.name)
+    found: dict[str, Pipeline[Any, Any]] = {}
+    if isinstance(loaded.whole, MaskedLanguageModel):
+        found["fill-mask"] = pipeline("fill-mask", loaded.whole, loaded.tokenizer)
+    elif loaded.whole is not None:
+        for kind in _ON_A_TASK:
+            options = {"labels": None} if kind == "zero-shot" else {}
+            try:
+                found[kind] = pipeline(kind, loaded.whole, loaded.tokenizer, **options)
+            except InputError:  # which says that the model is for something else
+                continue
+    for kind in _ON_THE_ENCODER:
+        found[kind] = pipeline(kind, loaded.encoder)
+    return EveryKind(loaded, found, chosen)

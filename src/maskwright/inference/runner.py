@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.data.assembly import PackedSamples
+from maskwright.data.loader import prefetch
 from maskwright.errors import InputWarning, RunError, check_count, describe_briefly, is_out_of_memory
 from maskwright.inference.layout import (
     EncodedBatch,
@@ -32,7 +33,6 @@ from maskwright.inference.layout import (
     lay_out_flat,
     send_samples,
 )
-from maskwright.inference.read_ahead import read_ahead
 from maskwright.models.any_encoder import encode, has_flat_rows
 from maskwright.tasks.model import TaskModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
@@ -154,6 +154,8 @@ _GPU_ROWS = RowShape(least=256, multiple=8)
 _FLAT_AHEAD = 2
 """Batches that the device has still to compute while the results of another are read."""
 _WINDOWS_READ = 4
+_PATIENCE_S = 1.0
+"""With a source that is given up, and may be a terminal that nobody types in."""
 
 
 def run_windows(
@@ -196,7 +198,7 @@ def run_windows(
 
     windows = _cut_windows(samples, most_tokens) if is_flat else _cut_windows(samples, WINDOW_TOKENS)
     if not is_cpu and not isinstance(samples, Sequence):
-        windows = read_ahead(windows, _WINDOWS_READ)
+        windows = prefetch(windows, _WINDOWS_READ, _PATIENCE_S)
     num_ahead = 0 if is_cpu else _FLAT_AHEAD if is_flat else 1
     halving = _Halving(run_batch)
     launched: deque[_Launched] = deque()

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from maskwright.batch import FlatBatch, PackedBatch, to_padded
 from maskwright.errors import InputError
+from maskwright.models.documents import supports_flat_rows
 from maskwright.models.encoder import EncoderOutput, PackedEncoder
-from maskwright.models.flat import supports_flat_rows
 
 
 def encode(encoder: nn.Module, batch: PackedBatch, is_causal: Tensor | None = None) -> Tensor:

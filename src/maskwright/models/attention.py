@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from maskwright.batch import PADDING_DOCUMENT
-from maskwright.models.documents import DocumentGroups
-from maskwright.models.flat import FlatAttention
+from maskwright.models.documents import DocumentGroups, FlatAttention
 from maskwright.models.layers import Linear, StackedLinear, drop
 
 AttentionMask = Tensor | BlockMask | DocumentGroups | FlatAttention | None

@@ -27,7 +27,7 @@ from maskwright.models.attention import (
     supports_blocks,
 )
 from maskwright.models.compilation import InferenceCompiler, LayerCompiler, run_cast
-from maskwright.models.documents import DocumentGroups, group_documents, limit_groups
+from maskwright.models.documents import DocumentGroups, FlatAttention, group_documents, limit_groups
 from maskwright.models.family import Family
 from maskwright.models.files.model_folder import (
     CONFIG_FILE,
@@ -41,7 +41,6 @@ from maskwright.models.files.model_folder import (
     resolve_folder,
     write_model_folder,
 )
-from maskwright.models.flat import FlatAttention
 from maskwright.models.layers import init_weights, zero_residual_outputs
 from maskwright.models.shape import EncoderShape
 from maskwright.storage import refuse_unknown_fields
@@ -364,7 +363,7 @@ def build_encoder(config: Mapping[str, Any], folder: Path, weights: Mapping[str,
     Their shapes are compared with the configuration before memory is allocated.
     """
     encoder = outline_encoder(config, folder)
-    _check_shapes(encoder, weights, folder)
+    encoder.family.check_shapes(weights, encoder.state_dict(), folder)
     return encoder.to_empty(device="cpu")
 
 
@@ -380,24 +379,3 @@ def outline_encoder(config: Mapping[str, Any], folder: Path) -> PackedEncoder:
         raise InputError(f"{folder / CONFIG_FILE}: {error}") from error
     with torch.device("meta"):
         return encoder_class(shape)
-
-
-def _check_shapes(encoder: PackedEncoder, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Compare shapes without copying: stacked weights are compared block by block."""
-    family = encoder.family
-    given = family.normalise(weights)
-    expected = {
-        theirs: (block.shape[0] // len(names), *block.shape[1:])
-        for name, block in encoder.state_dict().items()
-        for names in [family.their_names(name)]
-        for theirs in names
-    }
-    missing = [name for name in expected if name not in given]
-    if missing:
-        raise InputError(f"{folder} lacks {len(missing)} weights of the model, first '{missing[0]}'")
-    for name, shape in expected.items():
-        if tuple(given[name].shape) != shape:
-            raise InputError(
-                f"{folder}: '{name}' has shape {tuple(given[name].shape)}, {CONFIG_FILE} says {shape}; the two do not"
-                " belong together"
-            )

@@ -9,12 +9,14 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskwright.errors import InputError, InputWarning
+from maskwright.models.files.model_folder import CONFIG_FILE
 
 State = dict[str, Tensor]
 _LAYER_NAME = re.compile(r"layers\.(\d+)\.(.+)")
@@ -234,6 +236,25 @@ class Family:
     def normalise_name(self, name: str) -> str:
         stem, _, kind = name.removeprefix(f"{self.prefix}.").rpartition(".")
         return f"{stem}.{_OLD_NORM_NAMES.get(kind, kind)}" if stem else kind
+
+    def check_shapes(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor], folder: Path) -> None:
+        """Compare a folder's weights with an encoder's without copying: stacked weights are compared block by block."""
+        given = self.normalise(weights)
+        expected = {
+            theirs: (block.shape[0] // len(names), *block.shape[1:])
+            for name, block in state.items()
+            for names in [self.their_names(name)]
+            for theirs in names
+        }
+        missing = [name for name in expected if name not in given]
+        if missing:
+            raise InputError(f"{folder} lacks {len(missing)} weights of the model, first '{missing[0]}'")
+        for name, shape in expected.items():
+            if tuple(given[name].shape) != shape:
+                raise InputError(
+                    f"{folder}: '{name}' has shape {tuple(given[name].shape)}, {CONFIG_FILE} says {shape}; the two do"
+                    " not belong together"
+                )
 
     def _warn_of_strangers(self, config: Mapping[str, Any], known: Iterable[str]) -> None:
         names = {self.setting_names.get(name, name) for name in known}

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from maskwright.inference.compilation import Compile
     from maskwright.inference.fill_mask import Candidate
+    from maskwright.inference.precision import Compile
     from maskwright.objectives.masked_lm import MaskedLanguageModel
     from maskwright.runs.adapt import Adapted
     from maskwright.runs.doctor.findings import CheckUp

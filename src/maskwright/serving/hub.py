@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from maskwright.errors import InputError, RunError, describe_shortage
-from maskwright.inference.every_kind import build_pipelines
 from maskwright.inference.loading import Source
+from maskwright.inference.pipeline import build_pipelines
 from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER
 from maskwright.serving.batching import Batcher
 from maskwright.serving.metrics import Meter

@@ -16,8 +16,7 @@ from torch import nn
 from maskwright.errors import InputError
 from maskwright.inference.classify import Classify
 from maskwright.inference.embed import Embed
-from maskwright.inference.every_kind import EveryKind
-from maskwright.inference.pipeline import Pipeline
+from maskwright.inference.pipeline import EveryKind, Pipeline
 from maskwright.inference.runner import Kind, Prepared, TaskKind
 from maskwright.models.any_encoder import find_max_length, name_encoder
 from maskwright.objectives.masked_lm import MaskedLanguageModel

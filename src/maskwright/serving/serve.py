@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from maskwright.errors import InputError, InputWarning
-from maskwright.inference.compilation import Compile
 from maskwright.inference.loading import Source
+from maskwright.inference.precision import Compile
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.serving.settings import ServeSettings
 from maskwright.suggestions import checks_arguments

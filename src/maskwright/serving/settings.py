@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from maskwright.errors import InputError, check_count
-from maskwright.inference.compilation import Compile, read_compile
-from maskwright.inference.precision import check_precision_name
+from maskwright.inference.precision import Compile, check_precision_name, read_compile
 from maskwright.suggestions import name_option
 
 _MAX_PORT = 65_535

@@ -12,6 +12,7 @@ import glob
 import hashlib
 import re
 import sysconfig
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,7 @@ _CODE_LINE = re.compile(r"\s*(\w[\w-]* +::=|\||[-=*~^+]{3,})")
 _PROMPT = re.compile(r"^\s*(>>>|\.\.\.)(\s|$)", re.MULTILINE)
 _HEADING = re.compile(r"^(?=\S[^\n]*\n[*=-]{3,}$)", re.MULTILINE)
 _MIN_WORDS = 4
+_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
 def read_python_documentation() -> list[str]:
@@ -219,7 +221,7 @@ def _raw_documents(stdlib: Path) -> Iterator[str]:
 
 def _topics(path: Path) -> Iterator[str]:
     """The strings of the topics table, cut at their underlined headings."""
-    for node in _walk(path):
+    for node in ast.walk(_parse(path)):
         if isinstance(node, ast.Dict):
             for value in node.values:
                 if isinstance(value, ast.Constant):
@@ -227,20 +229,28 @@ def _topics(path: Path) -> Iterator[str]:
 
 
 def _docstrings(path: Path) -> Iterator[str]:
-    for node in _walk(path):
+    for node in _walk_statements(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node)
             if docstring:
                 yield docstring
 
 
-def _walk(path: Path) -> Iterator[ast.AST]:
-    """The syntax tree of a source file; of one that is absent or broken, as some systems ship, nothing."""
+def _walk_statements(path: Path) -> Iterator[ast.AST]:
+    """In the order of `ast.walk`, without the expressions, which are most of a file and hold no definitions."""
+    waiting: deque[ast.AST] = deque([_parse(path)])
+    while waiting:
+        node = waiting.popleft()
+        waiting.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, _STATEMENTS))
+        yield node
+
+
+def _parse(path: Path) -> ast.Module:
+    """The syntax tree of a source file; of one that is absent or broken, as some systems ship, an empty one."""
     try:
-        tree = ast.parse(path.read_bytes())
+        return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return iter(())
-    return ast.walk(tree)
+        return ast.Module(body=[], type_ignores=[])
 
 
 def _split_paragraphs(raw: str) -> Iterator[str]:

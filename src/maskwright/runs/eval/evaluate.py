@@ -15,8 +15,7 @@ from maskwright.config import Settings, list_settings
 from maskwright.errors import InputError, InputWarning
 from maskwright.evaluation.answers import SampleScores, score_samples
 from maskwright.evaluation.figures import Measure
-from maskwright.inference.compilation import Compile
-from maskwright.inference.precision import Computing
+from maskwright.inference.precision import Compile, Computing
 from maskwright.models.any_encoder import find_max_length
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.eval.embeddings import EmbeddingOptions, evaluate_embeddings
