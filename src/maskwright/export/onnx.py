@@ -98,7 +98,7 @@ def open_graphs(
             quantize_graph(place / GRAPH_FILE, place / INT8_FILE)
         yield place, agreement
         write_text(place / CONFIG_FILE, json.dumps(model.snapshot(tokenizer).config, indent=2) + "\n")
-        tokenizer.save(place, has_segments(model.encoder))
+        tokenizer.save(place, has_segments(model.encoder), max_length=find_max_length(model.encoder))
         folder.mkdir(exist_ok=True)
         for file in place.iterdir():
             os.replace(file, folder / file.name)

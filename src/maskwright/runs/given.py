@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from maskwright.errors import InputError
-from maskwright.models.any_encoder import has_segments
+from maskwright.models.any_encoder import find_max_length, has_segments
 from maskwright.objectives.objective import Objective
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.sections.data import SourceConfig, SourceLike
@@ -125,7 +125,7 @@ def _save(model: Any, tokenizer: Tokenizer, folder: Path) -> None:
         model.save_pretrained(folder, tokenizer)
     else:
         model.save_pretrained(folder)
-        tokenizer.save(folder, has_segments=has_segments(model))
+        tokenizer.save(folder, has_segments=has_segments(model), max_length=find_max_length(model))
 
 
 def _hash_folder(folder: Path) -> str:
