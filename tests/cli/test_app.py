@@ -114,7 +114,7 @@ SURFACE = {
         "--batch-tokens",
         "--precision",
     },
-    "export": {"model", "--to", "--out", "--int8", "--text", "--language", "--license", "--overwrite"},
+    "export": {"model", "--to", "--out", "--int8", "--for", "--text", "--language", "--license", "--overwrite"},
     "tokenizer": set(),
     "tokenizer train": {
         "sources",

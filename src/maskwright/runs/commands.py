@@ -266,6 +266,7 @@ def export(
     *,
     out: str | Path | None = None,
     int8: bool = False,
+    purpose: str | None = None,
     text: Any = (),
     language: str | None = None,
     license: str | None = None,
@@ -275,8 +276,8 @@ def export(
 ) -> Path:
     """Write a model for other people's tools, `to` hf, sentence-transformers or onnx; the folder that was written.
 
-    `text` to compare on is sources, or records in memory with a column `text`. A model in memory needs its `tokenizer`
-    and an `out`.
+    The `purpose` of an ONNX graph is embed or fill-mask; unset, what the model was trained for. `text` to compare on is
+    sources, or records in memory with a column `text`. A model in memory needs its `tokenizer` and an `out`.
     """
     import tempfile
 
@@ -291,7 +292,7 @@ def export(
     shown, folder = console or CleanConsole(), None if out is None else Path(out)
     with tempfile.TemporaryDirectory() as place, name_model(model, tokenizer) as named:
         texts = tuple(name_sources(text, Path(place)))
-        options = ExportOptions(to, folder, int8, texts, CardOptions(language, license), overwrite)
+        options = ExportOptions(to, folder, int8, purpose, texts, CardOptions(language, license), overwrite)
         return export_model(named.place, options, lambda line: say(shown, line))
 
 
