@@ -133,7 +133,7 @@ SURFACE = {
         "--precision",
         "--compile",
     },
-    "export": {"model", "--to", "--out", "--int8", "--text", "--language", "--license", "--overwrite"},
+    "export": {"model", "--to", "--out", "--int8", "--for", "--text", "--language", "--license", "--overwrite"},
     "tokenizer": set(),
     "tokenizer train": {
         "sources",

@@ -13,7 +13,7 @@ from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.model import build_model
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.text.tokenizer.tokenizer import Tokenizer
+from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.training.engine import Engine
 from maskwright.training.state import TrainingState
 from tolerances import assert_rounded, count_terms, rounding
@@ -42,6 +42,16 @@ def test_every_encoder_of_a_model_to_continue_from_takes_more_positions_and_keep
         assert encoder.config.local_rope_theta == short.encoder.config.local_rope_theta
     weights = longer.state_dict()
     assert all(torch.equal(weights[name], tensor) for name, tensor in short.state_dict().items())
+
+
+def test_the_tokenizer_of_a_longer_model_names_its_new_length(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    short = build(tokenizer, SHAPE | {"max_position_embeddings": 32})
+    short.save_pretrained(tmp_path / "short", tokenizer)
+    kept = load_tokenizer(tmp_path / "short")
+    assert kept.model_max_length == 32
+    longer = build(kept, {"from": str(tmp_path / "short"), **LONGER}, max_length=64)
+    longer.save_pretrained(tmp_path / "longer", kept)
+    assert load_tokenizer(tmp_path / "longer").model_max_length == 64
 
 
 def test_a_larger_base_changes_what_is_computed(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -17,6 +17,13 @@ def export(
         Path | None, typer.Option(help="The folder to write; unset: MODEL-FORMAT, such as runs/mine-hf.")
     ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="onnx: write a quantized model as well.")] = False,
+    purpose: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            help="onnx: embed (vectors of texts) or fill-mask (logits); unset: what the model was trained for.",
+        ),
+    ] = None,
     text: Annotated[
         list[str] | None,
         typer.Option(help="Text to compare outputs on; may be given several times; unset: the built-in corpus."),
@@ -37,6 +44,8 @@ def export(
         maskwright export runs/mine --to sentence-transformers --out vectors --language en
 
         maskwright export runs/mine --to onnx --int8 --text held-out.txt
+
+        maskwright export runs/mine --to onnx --for embed
     """
     from maskwright.runs.commands import export as run
 
@@ -45,6 +54,7 @@ def export(
         to,
         out=out,
         int8=int8,
+        purpose=purpose,
         text=text or (),
         language=language,
         license=license,

@@ -51,7 +51,6 @@ from maskwright.objectives.token_detector import TokenDetector
 from maskwright.storage import read_json, write_text
 from maskwright.tasks.foreign import has_own_head
 from maskwright.tasks.model import TaskModel
-from maskwright.text.tokenizer.files import SETTINGS_FILE
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.compute.device import evaluation_mode
 
@@ -128,22 +127,13 @@ def _check_type(folder: Path) -> None:
 
 
 def complete_settings(folder: Path, encoder: nn.Module, tokenizer: Tokenizer) -> None:
-    """Add settings that their loaders read: dtype, special tokens, the longest input."""
+    """Add settings that their loaders read: dtype and special tokens."""
     config = read_json(folder / CONFIG_FILE)
     config["dtype"] = str(next(encoder.parameters()).dtype).removeprefix("torch.")
     if isinstance(encoder, PackedEncoder):
         cls_id, sep_id = tokenizer.cls_token_id, tokenizer.sep_token_id
         config |= {"cls_token_id": cls_id, "sep_token_id": sep_id, "bos_token_id": cls_id, "eos_token_id": sep_id}
-    _write_json(folder / CONFIG_FILE, config)
-    settings = read_json(folder / SETTINGS_FILE)
-    max_length = find_max_length(encoder)
-    if max_length is not None:
-        settings["model_max_length"] = max_length
-    _write_json(folder / SETTINGS_FILE, settings)
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    write_text(path, json.dumps(values, indent=2) + "\n")
+    write_text(folder / CONFIG_FILE, json.dumps(config, indent=2) + "\n")
 
 
 @torch.no_grad()
@@ -318,7 +308,7 @@ def export_sentence_transformers(
     assert isinstance(encoder, PackedEncoder)
     sample = choose_sample(texts, tokenizer, encoder)
     encoder.save_pretrained(folder)
-    tokenizer.save(folder, has_segments(encoder))
+    tokenizer.save(folder, has_segments(encoder), max_length=encoder.max_length)
     complete_settings(folder, encoder, tokenizer)
     write_small_files(folder, describe_pooling(encoder.hidden_size, "mean", find_max_length(encoder)))
     read_back = type(encoder).from_pretrained(folder)

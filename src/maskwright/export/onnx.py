@@ -9,7 +9,6 @@ int8 table, with a scale per token, that serves both.
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from maskwright.export.onnx_graph import (
     Agreement,
     Answer,
     ExportedModel,
+    SentenceEncoder,
     answer_with_onnx,
     answer_with_torch,
     check_graph,
@@ -39,9 +39,10 @@ from maskwright.export.onnx_graph import (
     write_graph,
 )
 from maskwright.models.any_encoder import find_max_length, has_segments
-from maskwright.models.files.model_folder import CONFIG_FILE
+from maskwright.models.files.model_folder import CONFIG_FILE, write_small_files
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.storage import naming_if_full, write_text
+from maskwright.objectives.saving import ModelFiles
+from maskwright.storage import naming_if_full
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 GRAPH_FILE = "model.onnx"
@@ -79,29 +80,33 @@ def export_onnx(
 
 @contextmanager
 def open_graphs(
-    model: ExportedModel, tokenizer: Tokenizer, folder: Path, int8: bool
+    model: ExportedModel, tokenizer: Tokenizer, folder: Path, int8: bool, files: ModelFiles | None = None
 ) -> Iterator[tuple[Path, Agreement]]:
     """A folder with the checked graphs, whose files go to `folder` when the block ends without an error.
 
-    `model` is on the CPU, in fp32 and in evaluation mode.
+    `model` is on the CPU, in fp32 and in evaluation mode. `files` describe it; unset: as it describes itself.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary,
         naming_if_full(folder, Path(temporary)),
     ):
-        place, names = Path(temporary), find_input_names(model.encoder)
+        place = Path(temporary)
         write_graph(model, place / GRAPH_FILE)
-        expected, longest = answer_with_torch(model), find_checked_length(model)
-        agreement = check_graph(place / GRAPH_FILE, expected, names, model.vocab_size, longest)
+        agreement = check_graph(place / GRAPH_FILE, model, find_checked_length(model))
         if int8:
             quantize_graph(place / GRAPH_FILE, place / INT8_FILE)
         yield place, agreement
-        write_text(place / CONFIG_FILE, json.dumps(model.snapshot(tokenizer).config, indent=2) + "\n")
-        tokenizer.save(place, has_segments(model.encoder))
+        if files is None:
+            assert not isinstance(model, SentenceEncoder), "an encoder comes with its files"
+            files = ModelFiles(model.snapshot(tokenizer).config)
+        write_small_files(place, {CONFIG_FILE: files.config, **files.small_files})
+        tokenizer.save(place, has_segments(model.encoder), max_length=find_max_length(model.encoder))
         folder.mkdir(exist_ok=True)
-        for file in place.iterdir():
-            os.replace(file, folder / file.name)
+        for file in [path for path in place.rglob("*") if path.is_file()]:
+            target = folder / file.relative_to(place)
+            target.parent.mkdir(exist_ok=True)
+            os.replace(file, target)
 
 
 def find_checked_length(model: ExportedModel) -> int:

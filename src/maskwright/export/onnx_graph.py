@@ -1,20 +1,20 @@
 """From a model to an ONNX file, and the check that both compute the same for any batch size and length.
 
-The graph has named inputs and gives logits. For the check, the model in torch and the file in onnxruntime get the same
-arrays.
+The graph has named inputs and outputs, by what the model is for. For the check, the model in torch and the file in
+onnxruntime get the same arrays. B rows, S length, D width.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from maskwright.errors import InputError, RunError
-from maskwright.models.any_encoder import call_foreign, has_segments, name_encoder
+from maskwright.models.any_encoder import call_foreign, count_tokens, has_segments, name_encoder
 from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.model import TaskModel
+from maskwright.tasks.qa.question_answering import QuestionAnswering
 
-ExportedModel = MaskedLanguageModel | TaskModel
-OUTPUT_NAME = "logits"
 LARGEST_FILE_BYTES = 1_900_000_000
 """Above this, weights go into a file beside the graph: protobuf cannot hold 2 GiB."""
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -51,22 +50,61 @@ def check_packages() -> None:
         import_package(name)
 
 
-class LogitsOfPadded(nn.Module):
-    """A module with the graph's interface: padded rows to logits (batch, length, vocabulary), or those of the task."""
+class SentenceEncoder(nn.Module):
+    """Padded rows to hidden states (B, S, D), and to a vector (B, D) of each row."""
+
+    def __init__(self, encoder: nn.Module, pooling: Literal["mean", "cls"], normalizes: bool) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pooling = pooling
+        self.normalizes = normalizes
+        self.vocab_size = count_tokens(encoder)
+
+    def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        is_native = isinstance(self.encoder, PackedEncoder)
+        hidden = self.encoder(**inputs)["last_hidden_state"] if is_native else call_foreign(self.encoder, inputs)
+        if self.pooling == "cls":
+            pooled = hidden[:, 0]
+        else:
+            weights = inputs["attention_mask"][..., None].to(hidden.dtype)
+            pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+        return hidden, nn.functional.normalize(pooled, dim=-1) if self.normalizes else pooled
+
+
+ExportedModel = MaskedLanguageModel | TaskModel | SentenceEncoder
+_SPAN_OUTPUTS = ["start_logits", "end_logits"]
+_SENTENCE_OUTPUTS = ["last_hidden_state", "sentence_embedding"]
+
+
+def find_output_names(model: ExportedModel) -> list[str]:
+    """The names that other programs look for."""
+    if isinstance(model, SentenceEncoder):
+        return _SENTENCE_OUTPUTS
+    answers_questions = isinstance(model, TaskModel) and isinstance(model.task, QuestionAnswering)
+    return _SPAN_OUTPUTS if answers_questions else ["logits"]
+
+
+class PaddedModel(nn.Module):
+    """A module with the graph's interface: padded rows to a tensor for each output name."""
 
     def __init__(self, model: ExportedModel) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
-        if isinstance(self.model, TaskModel) or isinstance(self.model.encoder, PackedEncoder):
-            logits: Tensor = self.model(**inputs)["logits"]
-            return logits
-        # The adapter that a foreign encoder is trained through looks into the batch, which a graph cannot.
-        return self.model.predict(call_foreign(self.model.encoder, inputs))
+        if isinstance(self.model, SentenceEncoder):
+            hidden, vectors = self.model(**inputs)
+            return hidden, vectors
+        if isinstance(self.model, MaskedLanguageModel) and not isinstance(self.model.encoder, PackedEncoder):
+            # The adapter that a foreign encoder is trained through looks into the batch, which a graph cannot.
+            return (self.model.predict(call_foreign(self.model.encoder, inputs)),)
+        logits: Tensor = self.model(**inputs)["logits"]
+        return logits.unbind(dim=-1) if find_output_names(self.model) == _SPAN_OUTPUTS else (logits,)
 
 
 def find_input_names(encoder: nn.Module) -> list[str]:
@@ -84,10 +122,10 @@ def write_graph(model: ExportedModel, path: Path) -> None:
     try:
         with _silence():
             program: Any = torch.onnx.export(
-                LogitsOfPadded(model).eval(),
+                PaddedModel(model).eval(),
                 kwargs=example,
                 input_names=names,
-                output_names=[OUTPUT_NAME],
+                output_names=find_output_names(model),
                 opset_version=_OPSET,
                 dynamic_shapes=dict.fromkeys(names, _AXES),
                 verbose=False,
@@ -135,52 +173,70 @@ def silence_logging() -> Iterator[None]:
 LARGEST_DIFFERENCE = 1e-3
 _LONGEST_CHECKED = 2048
 """Attention over longer rows would take gigabytes and minutes."""
-_NUM_AXES_OF_WHOLE_TEXTS = 2
-"""Logits of a classifier have no axis for the tokens."""
+_NUM_AXES_OF_TOKENS = 3
 _MOST_ROWS = 7
 _MOST_TOKENS_OF_MANY_ROWS = 128
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest difference of logits, and the inputs it was measured on."""
+    """The largest difference of outputs, and the inputs it was measured on."""
 
     largest_difference: float
     longest: int
+    outputs: tuple[str, ...]
 
     def __str__(self) -> str:
+        names, worst = " and ".join(self.outputs), self.largest_difference
         return (
-            f"logits differ from torch's by at most {self.largest_difference:.1e}, seen on lengths 1 to {self.longest}"
-            f" in batches of 1 to {_MOST_ROWS}"
+            f"{names} differ from torch's by at most {worst:.1e}, seen on lengths 1 to {self.longest} in batches of 1"
+            f" to {_MOST_ROWS}"
         )
 
 
-def check_graph(path: Path, expected: Answer, names: list[str], vocab_size: int, max_length: int) -> Agreement:
-    """Refuse a file that is not valid ONNX, gives NaN, or is further from torch than `LARGEST_DIFFERENCE`."""
+def check_graph(path: Path, model: ExportedModel, max_length: int) -> Agreement:
+    """Refuse a file that is not valid ONNX, has other names, gives NaN, or is far from torch.
+
+    `model` is on the CPU and in evaluation mode.
+    """
     onnx = import_package("onnx")
     try:
         onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as error:
         raise RunError(f"the exported graph is not valid ONNX: {str(error).splitlines()[0]}") from error
+    session = _open_session(path)
+    names, outputs = find_input_names(model.encoder), find_output_names(model)
+    for side, found, wanted in (("reads", session.get_inputs(), names), ("gives", session.get_outputs(), outputs)):
+        if (given := [one.name for one in found]) != wanted:
+            raise RunError(f"the exported graph {side} {', '.join(given)}; expected {', '.join(wanted)}")
     longest = min(max_length, _LONGEST_CHECKED)
-    found = answer_with_onnx(path)
+    in_torch = PaddedModel(model)
     worst = 0.0
-    for inputs in build_inputs(names, vocab_size, longest):
-        logits = found(inputs)
-        rows, length = inputs["input_ids"].shape
-        if not np.isfinite(logits).all():
-            raise RunError(f"the exported graph gives NaN or infinity on a batch of {rows} of length {length}")
-        is_real = inputs["attention_mask"] != 0
-        if logits.ndim == _NUM_AXES_OF_WHOLE_TEXTS:
-            is_real = is_real.any(axis=1)
-        difference = float(np.abs(logits - expected(inputs))[is_real].max())
-        if not difference <= LARGEST_DIFFERENCE:
-            raise RunError(
-                f"the exported graph's logits differ from torch's by {difference:.3g} on a batch of {rows} of length"
-                f" {length}; at most {LARGEST_DIFFERENCE:g} is allowed, so nothing was written"
-            )
-        worst = max(worst, difference)
-    return Agreement(worst, longest)
+    for inputs in build_inputs(names, model.vocab_size, longest):
+        with torch.inference_mode():
+            expected = in_torch(**{name: torch.from_numpy(values) for name, values in inputs.items()})
+        for name, found, wanted in zip(outputs, session.run(outputs, dict(inputs)), expected, strict=True):
+            worst = max(worst, _compare(name, found, wanted.numpy(), inputs))
+    return Agreement(worst, longest, tuple(outputs))
+
+
+def _compare(
+    name: str, found: NDArray[np.float32], wanted: NDArray[np.float32], inputs: Mapping[str, NDArray[np.int64]]
+) -> float:
+    """The largest difference of one output, but for padding; one that is too large is an error."""
+    rows, length = inputs["input_ids"].shape
+    if not np.isfinite(found).all():
+        raise RunError(f"the exported graph gives NaN or infinity on a batch of {rows} of length {length}")
+    is_real = inputs["attention_mask"] != 0
+    if found.ndim < _NUM_AXES_OF_TOKENS and name not in _SPAN_OUTPUTS:
+        is_real = is_real.any(axis=1)
+    difference = float(np.abs(found - wanted)[is_real].max())
+    if not difference <= LARGEST_DIFFERENCE:
+        raise RunError(
+            f"the exported graph's {name} differ from torch's by {difference:.3g} on a batch of {rows} of length"
+            f" {length}; at most {LARGEST_DIFFERENCE:g} is allowed, so nothing was written"
+        )
+    return difference
 
 
 def build_inputs(names: list[str], vocab_size: int, longest: int) -> Iterator[Inputs]:
@@ -204,30 +260,38 @@ def build_inputs(names: list[str], vocab_size: int, longest: int) -> Iterator[In
 Inputs = Mapping[str, NDArray[np.int64]]
 """(batch, length) each, under the graph's names."""
 Answer = Callable[[Inputs], NDArray[np.float32]]
-"""Logits (batch, length, vocabulary), or those of a task."""
+"""One array: logits (batch, length, vocabulary), those of a task, spans with both in the last axis, or vectors."""
 
 
 def answer_with_torch(model: ExportedModel) -> Answer:
     """`model` is on the CPU and in evaluation mode."""
+    padded = PaddedModel(model)
 
     @torch.inference_mode()
     def answer(inputs: Inputs) -> NDArray[np.float32]:
         tensors = {name: torch.from_numpy(values) for name, values in inputs.items()}
-        logits: NDArray[np.float32] = model(**tensors)["logits"].numpy()
-        return logits
+        return _join([tensor.numpy() for tensor in padded(**tensors)], find_output_names(model))
 
     return answer
 
 
 def answer_with_onnx(path: Path) -> Answer:
     """On the CPU, with as many threads as torch has."""
+    session = _open_session(path)
+    names = [output.name for output in session.get_outputs()]
+
+    def answer(inputs: Inputs) -> NDArray[np.float32]:
+        return _join(session.run(names, dict(inputs)), names)
+
+    return answer
+
+
+def _join(outputs: Sequence[NDArray[np.float32]], names: list[str]) -> NDArray[np.float32]:
+    return np.stack(outputs, axis=-1) if names == _SPAN_OUTPUTS else outputs[-1]
+
+
+def _open_session(path: Path) -> Any:
     onnxruntime = import_package("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-    def answer(inputs: Inputs) -> NDArray[np.float32]:
-        logits: NDArray[np.float32] = session.run([OUTPUT_NAME], dict(inputs))[0]
-        return logits
-
-    return answer
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
+from maskwright.models.any_encoder import find_max_length
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.family import State
 from maskwright.models.files.model_folder import (
@@ -110,6 +111,7 @@ class SavedModel(nn.Module, ABC):
             copies,
             described.small_files,
             described.pads_left,
+            find_max_length(self.encoder),
         )
 
 
@@ -124,6 +126,8 @@ class ModelSnapshot:
     """Weights of other files, by file name."""
     small_files: Mapping[str, Any] = field(default_factory=dict)
     pads_left: bool = False
+    max_length: int | None = None
+    """Tokens of the longest input, for the tokenizer's file."""
 
     @property
     def num_bytes(self) -> int:
@@ -137,7 +141,7 @@ class ModelSnapshot:
         write_small_files(folder, self.small_files)
         if self.tokenizer is not None:
             has_segments = self.config.get("type_vocab_size", 0) > 1
-            self.tokenizer.save(folder, has_segments, self.pads_left)
+            self.tokenizer.save(folder, has_segments, self.pads_left, self.max_length)
 
 
 def fill_model(model: SavedModel, folder: Path, weights: State | None = None, may_lack: Collection[str] = ()) -> None:

@@ -109,7 +109,7 @@ class TokenDetector(nn.Module):
         weights |= {_their_name(name): tensor for name, tensor in self.detection_head.state_dict().items()}
         write_model_folder(Path(folder), config, copy_to_cpu(weights))
         if tokenizer is not None:
-            as_tokenizer(tokenizer).save(Path(folder), has_segments(encoder))
+            as_tokenizer(tokenizer).save(Path(folder), has_segments(encoder), max_length=encoder.max_length)
 
 
 def as_electra(encoder: PackedEncoder) -> ELECTRA:

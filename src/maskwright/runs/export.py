@@ -30,6 +30,13 @@ from maskwright.runs.finetune.finetune import TASK_FILE
 from maskwright.runs.finetune.report import list_scores
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import load_model
+from maskwright.runs.sentence_export import (
+    EMBEDDINGS,
+    PURPOSES,
+    is_for_embeddings,
+    load_sentence_encoder,
+    write_sentence_onnx,
+)
 from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import DataConfig, SourceLike
 from maskwright.storage import restore_folder, whole_folder, write_text
@@ -56,6 +63,8 @@ class ExportOptions:
     target: str = HUGGING_FACE
     out: Path | None = None
     int8: bool = False
+    purpose: str | None = None
+    """What an ONNX graph is for; None: what the model was trained for."""
     texts: Sequence[SourceLike] = ()
     """Sources of text to compare on; none: held-out text of the built-in corpus."""
     card: CardOptions = field(default_factory=CardOptions)
@@ -66,6 +75,10 @@ class ExportOptions:
             raise InputError(f"there is no export to '{self.target}'{suggest(self.target, TARGETS)}")
         if self.int8 and self.target != ONNX:
             raise InputError(f"--int8 is for --to {ONNX}, this is --to {self.target}; leave it out")
+        if self.purpose is not None and self.target != ONNX:
+            raise InputError(f"--for is for --to {ONNX}, this is --to {self.target}; leave it out")
+        if self.purpose is not None and self.purpose not in PURPOSES:
+            raise InputError(f"there is no export --for '{self.purpose}'{suggest(self.purpose, PURPOSES)}")
         if self.target == ONNX and self.card != CardOptions():
             raise InputError(f"--language and --license are for a model card, which --to {ONNX} does not write")
 
@@ -95,14 +108,15 @@ def export_model(name: str, options: ExportOptions, say: Say) -> Path:
 def _write_export(name: str, source: _Source, folder: Path, options: ExportOptions, say: Say) -> None:
     _check_replaceable(folder, options.overwrite)
     config = read_config(source.folder)
-    if read_own_settings(config, SIMILARITY_SETTINGS):
+    is_similarity = bool(read_own_settings(config, SIMILARITY_SETTINGS))
+    if is_similarity and options.target != ONNX:
         raise InputError(
             f"{source.folder} was fine-tuned for similarity and is a folder of sentence-transformers as it is;"
-            " use that one"
+            f" use that one, or export it --to {ONNX}"
         )
     write = _choose_writer(name, config, source, options)
     texts = _read_texts(options.texts)
-    if read_own_settings(config, "sentence_pairs"):
+    if read_own_settings(config, "sentence_pairs") and not _gives_vectors(source, options):
         say("the head for pairs of sentences stays behind; the encoder and the head for masked tokens are exported")
     say(f"exporting {name} to {folder}")
     with whole_folder(folder) as temporary:
@@ -120,12 +134,31 @@ def is_exported(run: RunFolder, target: str = HUGGING_FACE) -> bool:
 
 
 def _choose_writer(name: str, config: Mapping[str, Any], source: _Source, options: ExportOptions) -> _Write:
+    if options.target == ONNX and _gives_vectors(source, options):
+        return _prepare_sentences(source, options)
     if find_task_architecture(config):
         return _prepare_task(source, options)
     # The encoder alone goes to sentence-transformers, however it was trained.
     if holds_detector(source.folder) and options.target != SENTENCE_TRANSFORMERS:
         return _prepare_detector(source, options)
     return _prepare(name, source, options)
+
+
+def _gives_vectors(source: _Source, options: ExportOptions) -> bool:
+    """Whether an ONNX graph is for embeddings: because it is asked for, or the model can do nothing else."""
+    if options.target != ONNX or options.purpose is not None:
+        return options.purpose == EMBEDDINGS
+    return not holds_detector(source.folder) and is_for_embeddings(source.folder)
+
+
+def _prepare_sentences(source: _Source, options: ExportOptions) -> _Write:
+    """The writer of an encoder for embeddings, which is loaded and found fit first."""
+    loaded = load_sentence_encoder(source.folder)
+
+    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
+        return write_sentence_onnx(loaded, source.folder, folder, int8=options.int8, texts=texts, say=say)
+
+    return write
 
 
 def _prepare_detector(source: _Source, options: ExportOptions) -> _Write:

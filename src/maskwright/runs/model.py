@@ -116,6 +116,8 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
             )
         raise InputError(f"model.from={source} brings its own shape; remove model.{name}")
     stretch_positions(model, stretch, source, config.model.rope_ramp_share)
+    if "max_position_embeddings" in stretch:
+        tokenizer.model_max_length = None  # it was that of the old positions
     if config.model.freeze_encoder:
         model.encoder.requires_grad_(False)
     check_vocabulary(model, tokenizer)

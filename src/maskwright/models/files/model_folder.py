@@ -321,16 +321,19 @@ _MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
     {"idx": 1, "name": "1", "path": _POOLING_FOLDER, "type": "sentence_transformers.models.Pooling"},
 ]
+_NORMALIZE = {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
 _THEIR_POOLINGS = {"mean": "mean_tokens", "cls": "cls_token"}
 _OTHER_POOLINGS = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 
 
-def describe_pooling(width: int, pooling: SentencePooling, max_length: int | None) -> dict[str, Any]:
+def describe_pooling(
+    width: int, pooling: SentencePooling, max_length: int | None, normalizes: bool = False
+) -> dict[str, Any]:
     """The content of each file, by its name in the model's folder; `max_length` counts the special tokens too."""
     modes = {f"pooling_mode_{theirs}": pooling == ours for ours, theirs in _THEIR_POOLINGS.items()}
     modes |= {f"pooling_mode_{name}": False for name in _OTHER_POOLINGS}
     return {
-        "modules.json": _MODULES,
+        "modules.json": [*_MODULES, _NORMALIZE] if normalizes else _MODULES,
         f"{_POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, **modes, "include_prompt": True},
         "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {

@@ -45,7 +45,7 @@ def add_domain_tokens(tokenizer: Tokenizer, tokens: Iterable[DomainToken]) -> To
     else:
         _add_pieces(settings, spellings, tokenizer)
     backend = Backend.from_str(json.dumps(settings))
-    extended = Tokenizer(backend, tokenizer.special_tokens, tokenizer.added_roles)
+    extended = Tokenizer(backend, tokenizer.special_tokens, tokenizer.added_roles, tokenizer.model_max_length)
     _check_ids(tokenizer, extended, spellings)
     if tokenizer.kind == "BPE":
         _check_old_words(tokenizer, extended)

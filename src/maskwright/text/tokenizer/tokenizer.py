@@ -44,7 +44,6 @@ _INSTEAD = {
     "batch_decode": "tokenizer.decode(ids) for each text",
     "get_vocab": "tokenizer.backend.get_vocab()",
     "vocab": "tokenizer.backend.get_vocab()",
-    "model_max_length": "encoder.max_length; a tokenizer has no limit",
 }
 """Names of transformers' tokenizers."""
 
@@ -59,7 +58,11 @@ class Tokenizer:
     """
 
     def __init__(
-        self, backend: Backend, special_tokens: Mapping[str, str] | None = None, added_roles: Sequence[str] = ()
+        self,
+        backend: Backend,
+        special_tokens: Mapping[str, str] | None = None,
+        added_roles: Sequence[str] = (),
+        model_max_length: int | None = None,
     ) -> None:
         self.backend = backend
         backend.no_padding()
@@ -69,6 +72,11 @@ class Tokenizer:
         self.special_tokens = dict(special_tokens)
         self.added_roles = tuple(added_roles)
         """Roles whose token was added to the tokenizer."""
+        self.model_max_length = model_max_length
+        """Tokens of the longest input of the model it was saved with, special tokens included; None: not known.
+
+        Nothing here cuts a text to it. Other programs do, so `save` writes it.
+        """
         self._vocab_size = 1 + max(_list_ids(backend))
         self.pad_token_id = self._role_id("pad")
         self.unk_token_id = self._role_id("unk")
@@ -207,11 +215,18 @@ class Tokenizer:
             advice = f"tokenizer.backend.{name}"
         raise AttributeError(f"a Tokenizer has no attribute '{name}'" + (f"; use {advice}" if advice else ""))
 
-    def save(self, folder: str | Path, has_segments: bool | None = None, pads_left: bool = False) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        has_segments: bool | None = None,
+        pads_left: bool = False,
+        max_length: int | None = None,
+    ) -> None:
         """Write `tokenizer.json` and the two small files `transformers` reads beside it.
 
         A model that `has_segments` tells the two texts of a pair apart by them, so it must be given them; any other
         refuses them. None: there is no model, and nothing is said. One that reads the last token `pads_left`.
+        `max_length` counts the tokens that the model takes; a smaller `model_max_length` of the tokenizer stays.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -226,6 +241,9 @@ class Tokenizer:
             settings["model_input_names"] = ["input_ids", *segments, "attention_mask"]
         if pads_left:
             settings["padding_side"] = "left"
+        lengths = [length for length in (max_length, self.model_max_length) if length is not None]
+        if lengths:
+            settings["model_max_length"] = min(lengths)
         write_text(folder / FAST_FILE, self.backend.to_str(pretty=True))
         write_text(folder / SETTINGS_FILE, json.dumps(settings, indent=2) + "\n")
         write_text(folder / NAMES_FILE, json.dumps(names, indent=2) + "\n")
@@ -294,7 +312,16 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     if not isinstance(path, str | Path):
         raise InputError(f"a tokenizer is {path!r:.80}; expected a tokenizer.json or a folder that holds one")
     backend, settings = read_tokenizer(Path(path))
-    return Tokenizer(backend, *assign_roles(backend, settings))
+    return Tokenizer(backend, *assign_roles(backend, settings), _read_max_length(settings.get("model_max_length")))
+
+
+_NO_LIMIT = 2**31
+"""From here on a `model_max_length` is a way to say that there is none; transformers writes 10**30."""
+
+
+def _read_max_length(value: Any) -> int | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and 1 <= value < _NO_LIMIT else None
 
 
 def as_tokenizer(tokenizer: Any) -> Tokenizer:
@@ -306,7 +333,8 @@ def as_tokenizer(tokenizer: Any) -> Tokenizer:
     backend = tokenizer if isinstance(tokenizer, Backend) else getattr(tokenizer, "backend_tokenizer", None)
     if isinstance(backend, Backend):
         copy = Backend.from_str(backend.to_str())  # what we switch off or add stays out of theirs
-        return Tokenizer(copy, *assign_roles(copy, {name: getattr(tokenizer, name, None) for name in SETTING_NAMES}))
+        roles = assign_roles(copy, {name: getattr(tokenizer, name, None) for name in SETTING_NAMES})
+        return Tokenizer(copy, *roles, _read_max_length(getattr(tokenizer, "model_max_length", None)))
     raise InputError(
         f"a {type(tokenizer).__name__} is not a tokenizer this can use; give a maskwright Tokenizer,"
         " a tokenizers.Tokenizer or a fast tokenizer of transformers"
