@@ -47,7 +47,7 @@ def attend_one_by_one(
         is_near = (places[:, None] - places).abs() <= (half_window if half_window >= 0 else stop)
         features = [one[start:stop].transpose(0, 1) for one in (query, key, value)]
         parts.append(F.scaled_dot_product_attention(*features, attn_mask=is_near).transpose(0, 1))
-    return torch.cat(parts)
+    return torch.empty_like(query).copy_(torch.cat(parts))  # in memory as the query, like FlashAttention's result
 
 
 @pytest.fixture
@@ -187,6 +187,16 @@ def test_layers_compiled_once_take_rows_of_any_length(
 
 def run_flat(encoder: Any, samples: list[Sample]) -> Tensor:
     return torch.cat(list(runner.run_packed(encoder, samples, keep_states, pad_token_id=0)))
+
+
+def test_compiled_code_finds_attention_where_it_looks_for_it(flat_rows: list[int]) -> None:
+    """Some families hand queries over that are contiguous in another order of axes."""
+    features = torch.randn(4, 5, 8).transpose(0, 1)
+    bounds = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor(3, dtype=torch.int32)
+    attend = documents._attend_opaquely
+    assert not documents._attend(features, features, features, *bounds, -1).is_contiguous()
+    torch.library.opcheck(attend, (features, features, features, *bounds, -1), test_utils="test_faketensor")
+    assert attend(features, features, features, *bounds, -1).is_contiguous()
 
 
 def test_compilation_waits_for_its_tokens(flat_rows: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

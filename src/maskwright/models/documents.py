@@ -169,8 +169,11 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: 
 def _attend_opaquely(
     query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: Tensor, half_window: int
 ) -> Tensor:
-    """The same for compiled layers, which are compiled once whatever the lengths are."""
-    return _attend(query, key, value, starts, longest, half_window)
+    """The same for compiled layers, which are compiled once whatever the lengths are.
+
+    The kernel's result lies in memory as the query does; compiled code counts on what the stand-in below says.
+    """
+    return _attend(query, key, value, starts, longest, half_window).contiguous()
 
 
 @_attend_opaquely.register_fake
