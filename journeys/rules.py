@@ -71,6 +71,8 @@ RULES = [
     Rule(r"modern_large", on="cpu", skip="395M parameters in batches of 131,072 tokens: hours a step on a CPU"),
     # Words in place of others.
     Rule(r"^maskwright (serve|board)\b", packages=("fastapi", "httptools", "orjson", "uvicorn")),
+    Rule(r"^maskwright serve$", before="test -d runs/quickstart"),
+    Rule(r"^maskwright board runs/", before="test -d runs/mine"),
     Rule(r"^maskwright (serve|board)\b", replace={r"^(maskwright (serve|board).*)$": _SERVED}),
     Rule(r"^make train", replace={"^make train": "maskwright train"}),
     Rule(r"\bRUN\b", replace={r"\bRUN\b": "runs/mine"}),
@@ -109,7 +111,8 @@ RULES = [
     ),  # as the page says
     Rule(r"maskwright adapt", add="training.max_seconds={seconds}", learns=True),
     Rule(r"maskwright finetune|eval \S+ glue", replace={"--seeds 5": "--seeds 2"}),
-    Rule(r"maskwright finetune", learns=True),
+    # How alike sentences are is more than models of seconds learn.
+    Rule(r"maskwright finetune (?!regression)", learns=True),
     Rule(r"eval \S+ glue", add="--limit 60 --epochs 1"),
     # Benchmarks: that they run; their figures are for machines without other work.
     Rule(r"benchmarks/train_step", add="--steps 1", packages=("transformers",)),
@@ -182,6 +185,9 @@ FINETUNE_QA = "maskwright finetune qa --model bert-base-uncased --train train-v2
 FINETUNE_PAIRS = (
     "maskwright finetune pairs --model runs/mine --train snli_train.jsonl --validation snli_dev.jsonl --seeds 5"
 )
+FINETUNE_SIMILARITY = (
+    "maskwright finetune similarity --model runs/mine --train nli.jsonl --validation sts-dev.csv --pooling mean"
+)
 FINETUNE_TEXTS = (
     "maskwright finetune classification --model bert-base-uncased --train train.tsv --validation dev.tsv"
     " --out runs/sst2"
@@ -208,6 +214,7 @@ MADE = {
     "runs/sst2": Made(FINETUNE_TEXTS),
     "runs/reviews": Made(FINETUNE_TEXTS, "runs/sst2"),
     "runs/squad": Made(FINETUNE_QA, "runs/bert-base-uncased-qa"),
+    "runs/similar": Made(FINETUNE_SIMILARITY, "runs/mine-similarity"),
     "runs/snli": Made(FINETUNE_PAIRS, "runs/mine-pairs/seed-0"),
 }
 
