@@ -23,6 +23,7 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.storage import count_free_bytes, is_full
+from maskwright.suggestions import OUT
 from maskwright.terminal import echo
 
 if sys.platform != "win32":
@@ -49,7 +50,7 @@ def owning(
     target: Path,
     *,
     lock: Path | None = None,
-    instead: str = "--out",
+    instead: str = OUT,
     say: Say = lambda text: echo(text, err=True),
 ) -> Iterator[None]:
     """Inside the block no other process writes to `target`, a folder or file; InputError where one does already.
