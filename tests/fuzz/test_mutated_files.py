@@ -329,6 +329,7 @@ KINDS: dict[str, Kind] = {
     "configuration": Kind(_written("config.yaml", lambda _: _CONFIG), load_config),
     "run/config.yaml": Kind(_in_run("config.yaml"), load_config),
     "run/metrics.jsonl": Kind(_beside_config("metrics.jsonl"), _read_metrics),
+    "run/final.json": Kind(_in_run("final.json"), lambda path: RunFolder(path.parent).read_final("loss")),
     "run/data.json": Kind(_in_run("data.json"), _read_fingerprint),
     "checkpoint/state.json": Kind(_in_run(f"{_STEP}/state.json"), _resume),
     "checkpoint/checksums.json": Kind(_in_run(f"{_STEP}/checksums.json"), _resume),
