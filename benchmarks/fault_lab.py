@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,6 +169,10 @@ def last_step(run: Path) -> int:
     return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
 
 
-def wait_for_step(child: Child, run: Path, step: int) -> None:
+def wait_for_step(child: Child, run: Path, step: int, timeout_s: float = 200.0) -> None:
+    deadline = time.monotonic() + timeout_s
     while child.poll() is None and last_step(run) < step:
+        if time.monotonic() > deadline:
+            child.send(signal.SIGKILL)
+            raise TimeoutError(f"not at step {step} after {timeout_s} s; it said {child.text()}")
         time.sleep(0.002)

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +29,8 @@ _MEMORY_BYTES = 1 << 30
 """What reading may add to a process, whatever it is given."""
 _TORCHRUN_S = 30.0
 """torchrun kills the others so long after one died."""
+_LAUNCHED_S = 300.0
+"""The most that two processes of torchrun may take from beginning to end."""
 
 
 class NotPossibleError(Exception):
@@ -170,12 +173,13 @@ def lose_a_rank_of_torchrun(lab: Lab, fault: str, seed: int) -> Trial:
         )
         run = lab.folder / name
         step = random.Random(seed).randint(0, MAX_STEPS - 12)
-        while launched.poll() is None and last_step(run) < step:
-            time.sleep(0.01)
-        victim = _find_rank(launched.pid, rank=seed % 2)
-        sent = time.monotonic()
-        os.kill(victim, signal.SIGKILL)
-        code = launched.wait()
+        with _ending(launched):
+            while launched.poll() is None and last_step(run) < step:
+                time.sleep(0.01)
+            victim = _find_rank(launched, rank=seed % 2)
+            sent = time.monotonic()
+            os.kill(victim, signal.SIGKILL)
+            code = launched.wait()
     exit_s = time.monotonic() - sent
     said = (lab.folder / f"{name}.out").read_text()
     named = f"rank {seed % 2} (" in said
@@ -183,18 +187,32 @@ def lose_a_rank_of_torchrun(lab: Lab, fault: str, seed: int) -> Trial:
     return lab.finish(fault, name, seed, broke_at=last_step(run), exit_s=exit_s, problem=problem)
 
 
-def _find_rank(launcher: int, rank: int) -> int:
+@contextmanager
+def _ending(launched: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A launcher that takes longer is killed with all that it started, and the trial with it."""
+    killer = threading.Timer(_LAUNCHED_S, os.killpg, (launched.pid, signal.SIGKILL))
+    killer.start()
+    try:
+        yield
+    finally:
+        killer.cancel()
+    if launched.returncode == -signal.SIGKILL:
+        raise TimeoutError(f"torchrun was still running after {_LAUNCHED_S} s")
+
+
+def _find_rank(launcher: subprocess.Popen[bytes], rank: int) -> int:
     """The process that the launcher started for it."""
-    while True:
+    while launcher.poll() is None:
         for place in Path("/proc").glob("[0-9]*"):
             try:
                 parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
                 variables = (place / "environ").read_bytes().split(b"\0")
             except (OSError, ValueError):
                 continue
-            if parent == launcher and b"RANK=%d" % rank in variables:
+            if parent == launcher.pid and b"RANK=%d" % rank in variables:
                 return int(place.name)
         time.sleep(0.05)
+    raise TimeoutError("torchrun ended before a rank could be killed")
 
 
 def diverge(lab: Lab, fault: str, seed: int) -> Trial:
@@ -337,7 +355,7 @@ def give_hostile_files(lab: Lab, fault: str) -> Iterator[Trial]:
         folder.mkdir()
         words, begun = hostile.build(folder), time.monotonic()
         child = lab.prestarted.start("fault_surroundings:run_measured", {"words": words}, folder / "said")
-        code = child.wait(400.0)
+        code = child.wait(1200.0)  # 30 MB of text, also on a machine that is busy
         said, grown = child.text(), re.search(r"grew by (\d+) bytes", child.text())
         problem = "" if code == hostile.code and hostile.says in said else f"{name}: exit code {code}: {said[-300:]}"
         if grown is None or int(grown.group(1)) > _MEMORY_BYTES:

@@ -23,6 +23,7 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.storage import count_free_bytes, is_full
+from maskwright.suggestions import OUT
 from maskwright.terminal import echo
 
 if sys.platform != "win32":
@@ -49,7 +50,7 @@ def owning(
     target: Path,
     *,
     lock: Path | None = None,
-    instead: str = "--out",
+    instead: str = OUT,
     say: Say = lambda text: echo(text, err=True),
 ) -> Iterator[None]:
     """Inside the block no other process writes to `target`, a folder or file; InputError where one does already.
@@ -95,7 +96,14 @@ def _locked(target: Path, lock: Path, instead: str, say: Say) -> Iterator[None]:
         "since": datetime.now().astimezone().isoformat(" ", "seconds"),
         "token": uuid.uuid4().hex,
     }
-    descriptor, released = _take(target, lock, record, instead, say), threading.Event()
+    released = threading.Event()
+    try:
+        descriptor = _take(target, lock, record, instead, say)
+    except Exception:
+        raise
+    except BaseException:  # interrupted
+        _drop(lock, record)
+        raise
     beats = threading.Thread(target=_beat, args=(descriptor, released), name="owner", daemon=True)
     try:
         beats.start()
@@ -129,6 +137,17 @@ def _take(target: Path, lock: Path, record: dict[str, Any], instead: str, say: S
         except OSError as error:
             raise _cannot_write(lock, error, instead) from error
         _close(descriptor)  # its owner ended between the opening and the locking
+
+
+def _drop(lock: Path, record: dict[str, Any]) -> None:
+    """Remove the file of an attempt that was interrupted; another's is locked by it, or has its name."""
+    with suppress(OSError):
+        descriptor = os.open(lock, os.O_RDWR)
+        try:
+            if _lock(descriptor) and _is_current(descriptor, lock) and _read(lock) in ({}, record):
+                lock.unlink()
+        finally:
+            os.close(descriptor)
 
 
 def _lock(descriptor: int) -> bool:

@@ -9,8 +9,9 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -139,11 +140,16 @@ def refuse_unknown_fields(found: Iterable[str], known: Collection[str], file: Pa
         )
 
 
+_adapt: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+"""Once for a kind: to build an adapter takes many times as long as to read a record with it."""
+
+
 def read_record(kind: type[Record], values: Any, file: Path) -> Record:
     """Values of a JSON file as what they were written from, such as a dataclass; anything else is damage."""
     try:
         # as JSON, since only there a strict reading takes objects for dataclasses and lists for tuples
-        return TypeAdapter(kind).validate_json(json.dumps(values), strict=True)
+        stored: Record = _adapt(kind).validate_json(json.dumps(values), strict=True)
+        return stored
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"]))

@@ -14,9 +14,13 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def name_option(setting: str) -> str:
-    """What a setting is called on the command line and in Python."""
-    return f"--{setting.replace('_', '-')} ({setting}= in Python)"
+def name_option(setting: str, value: str = "") -> str:
+    """What a setting is called on the command line and in Python; a flag of the former has a `value` in the latter."""
+    return f"--{setting.replace('_', '-')} ({setting}={value} in Python)"
+
+
+OUT = name_option("out")
+OVERWRITE = name_option("overwrite", "True")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -236,7 +236,7 @@ def test_a_folder_without_words_still_opens_for_tokens_and_is_refused_for_words(
     assert [batch.input_ids.tolist() for batch in build_loader(old).epoch(0)] == new
     assert old.infos[0].num_bytes == sum(path.stat().st_size for path in (tmp_path / "train").glob("0*"))
     with pytest.raises(
-        InputError, match=r"was prepared without word boundaries, .*; prepare it again with --overwrite"
+        InputError, match=r"was prepared without word boundaries, .*; prepare the data again with --overwrite"
     ):
         build_loader(old, with_words=True)
 

@@ -69,6 +69,35 @@ class TestLock:
         assert not (tmp_path / ".out.lock").exists()
         assert said == []
 
+    @pytest.mark.parametrize("call", ["open", "ftruncate", "pwrite", "fsync"])
+    def test_an_interrupt_while_it_is_taken_leaves_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    ) -> None:
+        """Python runs a signal's handler when the call that it waited for returns."""
+        original = getattr(os, call)
+
+        def return_to_a_signal(*arguments: Any) -> None:
+            monkeypatch.undo()
+            original(*arguments)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(ownership.os, call, return_to_a_signal)
+        with pytest.raises(KeyboardInterrupt):
+            owning(tmp_path / "out").__enter__()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_interrupt_leaves_the_lock_of_another(
+        self, owner: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt(descriptor: int, operation: int) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(ownership.fcntl, "flock", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            owning(tmp_path / "out").__enter__()
+        assert json.loads((tmp_path / ".out.lock").read_text())["process"] == owner.pid
+
     def test_a_process_that_was_forked_keeps_no_lock(self, prestarted: Prestarted, tmp_path: Path) -> None:
         target = str(tmp_path / "out")
         child = prestarted.start("test_two_owners:own_beside_a_fork", {"target": target}, tmp_path / "owner")

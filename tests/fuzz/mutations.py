@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 _WORDS = (
     b"",
@@ -41,6 +42,7 @@ _WORDS = (
     b"../../etc/passwd",
     "\N{SUPERSCRIPT TWO}".encode(),
 )
+_MARK = re.compile(rb'[:,\[\]{}\n\t "<>]')
 _MOST_CHANGES = 4
 _LONGEST = 64
 
@@ -81,7 +83,7 @@ def _put_in(content: bytes, generator: random.Random) -> bytes:
 
 def _put_in_place_of_a_value(content: bytes, generator: random.Random) -> bytes:
     """What stands between two marks of JSON, YAML or a table."""
-    marks = [place for place, byte in enumerate(content) if byte in b':,[]{}\n\t "<>']
+    marks = [found.start() for found in _MARK.finditer(content)]
     if len(marks) < 2:
         return content
     first = generator.randrange(len(marks) - 1)

@@ -12,6 +12,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,21 @@ def _in_run(name: str) -> Callable[[Samples, Path], Path]:
     return build
 
 
+def _beside_config(name: str) -> Callable[[Samples, Path], Path]:
+    """Of a run whose own configuration is short, as it is read every time."""
+
+    def build(samples: Samples, folder: Path) -> Path:
+        (folder / "config.yaml").write_text("training: {log_every_steps: 4}\n")
+        shutil.copy(samples.run / name, folder)
+        return folder / name
+
+    return build
+
+
 def _in_model(name: str) -> Callable[[Samples, Path], Path]:
     def build(samples: Samples, folder: Path) -> Path:
-        shutil.copytree(samples.run / "model", folder / "model")
+        for copy in ("model", "whole"):
+            shutil.copytree(samples.run / "model", folder / copy)
         return folder / "model" / name
 
     return build
@@ -168,15 +181,28 @@ def _read_model(path: Path) -> None:
     load_language_model(path.parent)
 
 
-def _read_run(path: Path) -> None:
-    """All that a resumed run, a report and an export ask of a folder."""
+def _read_tokenizer(path: Path) -> None:
+    """Beside a model that is whole, and was read before."""
+    from maskwright.inference.loading import load_language_model
+
+    load_language_model(_load_model(path.parents[1] / "whole"), load_tokenizer(path.parent))
+
+
+@cache
+def _load_model(folder: Path) -> Any:
+    from maskwright.objectives.masked_lm import MaskedLanguageModel
+
+    return MaskedLanguageModel.from_pretrained(folder)
+
+
+def _read_metrics(path: Path) -> None:
     run = RunFolder(path.parent)
-    if run.is_run:
-        load_config(run.config_file)
     run.read_metrics()
     run.find_lost_metrics(4)
-    if run.data_file.is_file():
-        run.read_fingerprint()
+
+
+def _read_fingerprint(path: Path) -> None:
+    RunFolder(path.parent).read_fingerprint()
 
 
 def _read_checkpoint(path: Path) -> None:
@@ -304,9 +330,10 @@ _STEP = "checkpoints/step-10"
 
 KINDS: dict[str, Kind] = {
     "configuration": Kind(_written("config.yaml", lambda _: _CONFIG), load_config),
-    "run/config.yaml": Kind(_in_run("config.yaml"), _read_run),
-    "run/metrics.jsonl": Kind(_in_run("metrics.jsonl"), _read_run),
-    "run/data.json": Kind(_in_run("data.json"), _read_run),
+    "run/config.yaml": Kind(_in_run("config.yaml"), load_config),
+    "run/metrics.jsonl": Kind(_beside_config("metrics.jsonl"), _read_metrics),
+    "run/final.json": Kind(_in_run("final.json"), lambda path: RunFolder(path.parent).read_final("loss")),
+    "run/data.json": Kind(_in_run("data.json"), _read_fingerprint),
     "checkpoint/state.json": Kind(_in_run(f"{_STEP}/state.json"), _resume),
     "checkpoint/checksums.json": Kind(_in_run(f"{_STEP}/checksums.json"), _resume),
     "checkpoint/optimizer.safetensors": Kind(_in_run(f"{_STEP}/optimizer.safetensors"), _resume),
@@ -314,9 +341,9 @@ KINDS: dict[str, Kind] = {
     "task.yaml": Kind(_written("task.yaml", lambda _: _TASK), _read_task_settings),
     "model/config.json": Kind(_in_model("config.json"), _read_model),
     "model/model.safetensors": Kind(_in_model("model.safetensors"), _read_model),
-    "model/tokenizer.json": Kind(_in_model("tokenizer.json"), _read_model),
-    "model/tokenizer_config.json": Kind(_in_model("tokenizer_config.json"), _read_model),
-    "model/special_tokens_map.json": Kind(_in_model("special_tokens_map.json"), _read_model),
+    "model/tokenizer.json": Kind(_in_model("tokenizer.json"), _read_tokenizer),
+    "model/tokenizer_config.json": Kind(_in_model("tokenizer_config.json"), _read_tokenizer),
+    "model/special_tokens_map.json": Kind(_in_model("special_tokens_map.json"), _read_tokenizer),
     "vocab.txt": Kind(_word_files("vocab.txt"), load_tokenizer),
     "vocab.json": Kind(_word_files("vocab.json"), lambda path: load_tokenizer(path.parent)),
     "merges.txt": Kind(_word_files("merges.txt"), lambda path: load_tokenizer(path.parent)),

@@ -109,7 +109,7 @@ def test_outputs_that_cannot_be_are_refused_beforehand(tmp_path: Path) -> None:
     check_output(tmp_path / "new.jsonl", overwrite=False, has_vectors=False)
     check_output(there, overwrite=True, has_vectors=False)
     for path, reason in [
-        (there, "exists; choose another --out, or add --overwrite"),
+        (there, r"exists; choose another --out \(out= in Python\), or add --overwrite \(overwrite=True in Python\)"),
         (tmp_path / "out.csv", r"the suffix '\.csv'; known are \.jsonl, \.parquet, \.npz"),
         (tmp_path / "out.npz", "these answers are none"),
         (tmp_path / "absent" / "out.jsonl", "does not exist"),

@@ -309,6 +309,109 @@ def test_a_function_has_the_options_of_its_command(command: str) -> None:
     assert options <= set(inspect.signature(function).parameters)
 
 
+class TestRefusals:
+    """The same mistake on the command line and in Python: the advice has the words of both."""
+
+    @pytest.mark.parametrize(
+        ("verb", "in_python", "on_command_line", "advised"),
+        [
+            (
+                "predict",
+                {"kind": "embed", "texts": ["a"], "out": "{there}.jsonl"},
+                ["embed", "{run}", "a", "--out", "{there}.jsonl"],
+                {"out": "", "overwrite": "True"},
+            ),
+            (
+                "predict",
+                {"kind": "embed", "texts": ["a"], "out": "{there}/new/a.jsonl"},
+                ["embed", "{run}", "a", "--out", "{there}/new/a.jsonl"],
+                {"out": ""},
+            ),
+            ("export", {"out": "{there}.jsonl"}, ["{run}", "--out", "{there}.jsonl"], {"out": ""}),
+            ("export", {"out": "{there}"}, ["{run}", "--out", "{there}"], {"out": ""}),
+            (
+                "adapt",
+                {"text": "{there}.jsonl", "out": "{there}", "settings": {"run.name": "x"}},
+                ["{run}", "--text", "{there}.jsonl", "--out", "{there}", "run.name=x"],
+                {"out": ""},
+            ),
+            (
+                "finetune",
+                {"task": "classification", "train": "{labels}", "validation": "{labels}", "out": "{there}", "seeds": 2},
+                [
+                    "classification",
+                    *("--model", "{run}", "--train", "{labels}", "--validation", "{labels}"),
+                    *("--out", "{there}", "--seeds", "2"),
+                ],
+                {"out": ""},
+            ),
+            (
+                "finetune",
+                {
+                    "task": "classification",
+                    "train": "{labels}",
+                    "validation": "{labels}",
+                    "out": "{new}",
+                    "settings": {"training.epochs": "2"},
+                },
+                [
+                    "classification",
+                    *("--model", "{run}", "--train", "{labels}", "--validation", "{labels}"),
+                    *("--out", "{new}", "training.epochs=2"),
+                ],
+                {"epochs": ""},
+            ),
+        ],
+    )
+    def test_advice_has_options_and_arguments(
+        self,
+        command: Callable[..., Any],
+        trained_run: Path,
+        tmp_path: Path,
+        verb: str,
+        in_python: dict[str, Any],
+        on_command_line: list[str],
+        advised: dict[str, str],
+    ) -> None:
+        (tmp_path / "there").mkdir()
+        (tmp_path / "there" / "a.txt").write_text("a")
+        (tmp_path / "there.jsonl").write_text('{"text": "a cat"}\n')
+        places = {"run": trained_run, "there": tmp_path / "there", "new": tmp_path / "new"}
+        places["labels"] = Path(write_lines(tmp_path / "labels.jsonl", build_examples(12)))
+
+        def fill(value: Any) -> Any:
+            return value.format(**places) if isinstance(value, str) else value
+
+        with pytest.raises(InputError) as refusal:
+            getattr(mw, verb)(model=str(trained_run), **{name: fill(value) for name, value in in_python.items()})
+        said = command(verb, *map(fill, on_command_line))
+        assert said.code == 2
+        for name, value in advised.items():
+            words = f"--{name} ({name}={value} in Python)"
+            assert words in str(refusal.value)
+            assert words in " ".join(said.err.split())
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({}, "holds a finished run"),
+            ({"epochs": 2}, "this command has epochs=2"),
+        ],
+    )
+    def test_a_finished_task_names_both_ways_to_replace_it(
+        self, folder: str, tmp_path: Path, changes: dict[str, Any], words: str
+    ) -> None:
+        labels = write_lines(tmp_path / "labels.jsonl", build_examples(12))
+        given = {"model": folder, "train": labels, "validation": labels, "out": tmp_path / "out", **SHORT}
+        mw.finetune("classification", **given)
+        if changes:
+            (tmp_path / "out" / "final.json").unlink()
+        with pytest.raises(InputError) as refusal:
+            mw.finetune("classification", **given | changes)
+        assert words in str(refusal.value)
+        assert "--out (out= in Python), or add --overwrite (overwrite=True in Python)" in str(refusal.value)
+
+
 class TestPredict:
     TEXTS: ClassVar = ["the cat likes the green house", "the cat sees the green house"]
 

@@ -198,7 +198,7 @@ def test_a_finished_run_is_replaced_only_when_asked(lab: Lab, tmp_path: Path) ->
     config = lab.config(epochs=1)
     run(config, tmp_path / "run")
     before = read_final(tmp_path / "run")
-    with pytest.raises(InputError, match="holds a finished run; choose another --out, or add --overwrite"):
+    with pytest.raises(InputError, match=r"holds a finished run; choose another --out .*, or add --overwrite"):
         run(config, tmp_path / "run")
     with pytest.raises(InputError, match="is a single run; choose another --out"):
         run(config, tmp_path / "run", num_seeds=2)

@@ -127,6 +127,15 @@ def test_tables_are_read_with_named_columns(tmp_path: Path) -> None:
     assert read(tmp_path / "q.parquet").examples[0].spans == ((2, 5),)
 
 
+def test_a_parquet_file_whose_texts_are_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "q.parquet"
+    records = [{"id": "1", "question": "who?", "context": "zebra", "answers": {"text": ["ze"], "answer_start": [0]}}]
+    parquet.write_table(pyarrow.Table.from_pylist(records), path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"zebra", b"\xefebra"))
+    with pytest.raises(InputError, match="is damaged or no Parquet file"):
+        read(path)
+
+
 def test_answers_that_are_not_there_are_counted_and_shown(tmp_path: Path) -> None:
     records = [
         {"question": "who?", "context": "a cat", "answer": "cat"},

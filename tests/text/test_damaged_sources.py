@@ -133,6 +133,13 @@ def test_named_pipes_devices_sockets_and_links_to_nothing_are_refused(tmp_path: 
         assert refusal_of(tmp_path) == f"{listener} is a socket; give a regular file"
 
 
+def test_a_parquet_file_whose_names_are_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["a text"], "other": ["b"]}), path)
+    path.write_bytes(path.read_bytes().replace(b"other", b"\xefther"))
+    assert f"{path} is damaged or no Parquet file" in refusal_of(path)
+
+
 def test_a_corrupt_parquet_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": [f"text {n}" for n in range(10_000)]}), path, row_group_size=1000)

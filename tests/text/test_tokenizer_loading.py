@@ -320,3 +320,15 @@ def test_half_of_a_surrogate_pair_is_refused_with_its_place(tokenizer: Tokenizer
         encode(tokenizer, "the \ud800 cat")
     with pytest.raises(InputError, match=r"'the \\ud800 cat' is not UTF-8"):
         train_tokenizer(["the \ud800 cat"], vocab_size=60)
+
+
+@pytest.mark.parametrize("token", ["[\ud800]", {"content": "[\ud800]"}])
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_a_special_token_with_half_of_a_surrogate_pair_is_refused(
+    tokenizer: Tokenizer, tmp_path: Path, file: str, token: Any
+) -> None:
+    tokenizer.save(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()  # which is asked first
+    (tmp_path / file).write_text(json.dumps({"mask_token": token}))
+    with pytest.raises(InputError, match=r"'mask_token' of the tokenizer in .* is not UTF-8; .*character at 1"):
+        load_tokenizer(tmp_path)

@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.storage import read_json, read_record, restore_folder, write_text
+from maskwright.suggestions import OVERWRITE
 
 MANIFEST_FILE = "manifest.json"
 TOKENIZER_FOLDER = "tokenizer"
 SHARD_FILES = ("ids", "lengths", "words")
 _DTYPES = {"<u2", "<u4"}
-_AGAIN = "prepare the data again with --overwrite"
+_AGAIN = f"prepare the data again with {OVERWRITE}"
 
 
 class Shards(Protocol):
@@ -184,8 +185,8 @@ class PreparedShards:
     def check_words(self) -> None:
         if not self.has_words:
             raise InputError(
-                f"{self.folder} was prepared without word boundaries, which masking by words needs; prepare it again"
-                " with --overwrite, or set masking.strategy=token"
+                f"{self.folder} was prepared without word boundaries, which masking by words needs;"
+                f" {_AGAIN}, or set masking.strategy=token"
             )
 
     def row_counts(self, row_length: int, window: int) -> list[int] | None:

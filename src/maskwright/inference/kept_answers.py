@@ -20,6 +20,7 @@ import numpy as np
 from maskwright.errors import InputError, InputWarning, RunInterruptedError
 from maskwright.inference.outputs import AnswerColumns, Record, build_format
 from maskwright.storage import naming_if_full, read_json, write_text
+from maskwright.suggestions import OUT, OVERWRITE
 
 Job = Mapping[str, Any]
 """What the answers follow from, by names for people: another value is another command."""
@@ -97,7 +98,7 @@ class KeptAnswers:
             raise InputError(
                 f"{self.folder} keeps {manifest['num_records']:,} answers for {self._path} by another command: its"
                 f" {name} was {_show(begun.get(name))}, here it is {_show(wanted.get(name))}; repeat that command to"
-                " finish it, choose another --out, or add --overwrite to begin again"
+                f" finish it, choose another {OUT}, or add {OVERWRITE} to begin again"
             )
         return not changed
 

@@ -21,6 +21,7 @@ from uuid import UUID
 import numpy as np
 
 from maskwright.errors import InputError
+from maskwright.suggestions import OUT, OVERWRITE
 from maskwright.terminal import escape_json
 
 Record = dict[str, Any]
@@ -179,9 +180,9 @@ def check_output(path: Path, overwrite: bool, has_vectors: bool, keeps_columns: 
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the name of a file")
     if path.exists() and not overwrite:
-        raise InputError(f"{path} exists; choose another --out, or add --overwrite to replace it")
+        raise InputError(f"{path} exists; choose another {OUT}, or add {OVERWRITE} to replace it")
     if not path.parent.is_dir():
-        raise InputError(f"the folder {path.parent} does not exist; make it, or choose another --out")
+        raise InputError(f"the folder {path.parent} does not exist; make it, or choose another {OUT}")
 
 
 def read_block(block: bytes) -> Any:

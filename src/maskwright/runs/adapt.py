@@ -26,6 +26,7 @@ from maskwright.runs.pretrain import Finished, pretrain
 from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import BUILTIN_CORPUS, SourceLike, build_sources
 from maskwright.storage import read_json, restore_folder, whole_folder, write_text
+from maskwright.suggestions import OUT, OVERWRITE, name_option
 from maskwright.text.sources import read_sources
 from maskwright.text.tokenizer.extend import advise_vocabulary
 from maskwright.training.distributed.world import is_main_process
@@ -70,7 +71,7 @@ def adapt(model: str, options: AdaptOptions, console: Console, say: Say) -> Adap
     """Finished parts are kept: the same command resumes where it stopped."""
     config = fit_row_length(_build_config(model, options), say, may_change_given=True)
     run = RunFolder(Path(config.run.out) / config.run.name)
-    with ending_in_order([run.path]), own_run(run.path, "--out", say, is_main_process()):
+    with ending_in_order([run.path]), own_run(run.path, OUT, say, is_main_process()):
         is_trained = run.is_finished and not options.overwrite
         if is_trained and is_exported(run):  # before any work is done
             refuse_finished(run)
@@ -109,11 +110,11 @@ def _build_config(model: str, options: AdaptOptions) -> Config:
     }
     config = build_config(values, options.settings)
     for option, given, expected in (
-        ("--out", (config.run.name, config.run.out), (out.name, str(out.parent))),
+        (OUT, (config.run.name, config.run.out), (out.name, str(out.parent))),
         ("the first word", config.model.from_, model),
-        ("--text", config.data.train, texts),
-        ("--general", config.forgetting.general, general),
-        ("--max-forgetting", config.forgetting.max_increase, options.max_forgetting),
+        (name_option("text"), config.data.train, texts),
+        (name_option("general"), config.forgetting.general, general),
+        (name_option("max_forgetting"), config.forgetting.max_increase, options.max_forgetting),
         ("the command, which needs the last figures,", config.training.final_evaluation, True),
     ):
         if given != expected:
@@ -138,7 +139,9 @@ def _with_new_tokens(config: Config, model: str, options: AdaptOptions, say: Say
     if folder.is_dir() and not options.overwrite:
         found = read_json(folder / _RECORD_FILE) if (folder / _RECORD_FILE).is_file() else None
         if found != made_from:
-            raise InputError(f"{folder} was made from {found}, not {made_from}; choose another --out, or --overwrite")
+            raise InputError(
+                f"{folder} was made from {found}, not {made_from}; choose another {OUT}, or add {OVERWRITE}"
+            )
         return change_config(config, {"tokenizer": {"path": str(folder)}})
     share = config.data.validation_share
     advice = advise_vocabulary(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from maskwright.config import Config, Settings, list_settings, open_config
 from maskwright.errors import InputError
 from maskwright.sections.data import BUILTIN_CORPUS, SourceLike, build_sources
-from maskwright.suggestions import checks_arguments, refuse_below
+from maskwright.suggestions import OUT, checks_arguments, name_option, refuse_below
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,7 +144,7 @@ def adapt(
     inputs = folder.with_name(f"{folder.name}-inputs")
     texts, others = (name_sources(one, inputs, are_texts=True) for one in (text, general))
     if not texts:
-        raise InputError("no text to adapt to is given; add --text FILE")
+        raise InputError(f"no text to adapt to is given; give {name_option('text')}")
     shown = console or CleanConsole()
     options = AdaptOptions(
         texts, folder, others, max_forgetting, new_tokens, head_steps, list_settings(settings), overwrite
@@ -378,14 +378,16 @@ def advise_tokenizer(
         if out is not None:
             restore_folder(Path(out))
             if Path(out).exists():
-                raise InputError(f"{out} exists already; give a new folder as --out")
+                raise InputError(f"{out} exists already; give a new folder as {OUT}")
         held_out = partial(is_held_out, share=_HELD_OUT_SHARE)
         advice = advise_vocabulary(
             lambda: read_sources(sources), held_out, take_tokenizer(tokenizer), max_tokens, min_count
         )
         if out is not None:
             if not advice.tokens:
-                raise InputError(f"there is no word to add, so nothing is written to {out}; lower --min-count")
+                raise InputError(
+                    f"there is no word to add, so nothing is written to {out}; lower {name_option('min_count')}"
+                )
             with whole_folder(Path(out)) as folder:
                 advice.extended.save(folder)
     return advice

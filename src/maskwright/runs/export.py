@@ -40,7 +40,7 @@ from maskwright.runs.sentence_export import (
 from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import DataConfig, SourceLike
 from maskwright.storage import restore_folder, whole_folder, write_text
-from maskwright.suggestions import suggest
+from maskwright.suggestions import OUT, OVERWRITE, suggest
 from maskwright.tasks.config import load_task_config
 from maskwright.tasks.heads import SETTINGS_PART as SIMILARITY_SETTINGS
 from maskwright.tasks.model import TaskModel
@@ -249,13 +249,13 @@ def _check_replaceable(folder: Path, overwrite: bool) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise InputError(f"{folder} is a file; choose another --out")
+        raise InputError(f"{folder} is a file; choose another {OUT}")
     if not any(folder.iterdir()):
         return
     if not (folder / MARKER_FILE).is_file():
-        raise InputError(f"{folder} exists and is not an export; choose another --out")
+        raise InputError(f"{folder} exists and is not an export; choose another {OUT}")
     if not overwrite:
-        raise InputError(f"{folder} holds an export; choose another --out, or add --overwrite to replace it")
+        raise InputError(f"{folder} holds an export; choose another {OUT}, or add {OVERWRITE} to replace it")
 
 
 def _read_texts(sources: Sequence[SourceLike]) -> list[str]:

@@ -16,6 +16,7 @@ from maskwright.errors import InputError
 from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER
 from maskwright.ownership import LOCK_FILE, Say, owning
 from maskwright.storage import PARSING_ERRORS, read_json, write_text
+from maskwright.suggestions import OVERWRITE
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.trackers import TRACKERS_FOLDER
 from maskwright.untrusted import read_yaml
@@ -182,7 +183,7 @@ class RunFolder:
         if not overwrite and self.data_file.is_file() and self.read_fingerprint() != data_fingerprint:
             raise InputError(
                 f"{self.path} is an unfinished run on other texts or another tokenizer; choose another run.name, or add"
-                " --overwrite"
+                f" {OVERWRITE}"
             )
         try:
             if overwrite:
@@ -223,7 +224,7 @@ class RunFolder:
         if wrong:
             raise InputError(
                 f"{self.final_file} has no figure '{wrong[0]}', which such a run ends with; it is damaged: restore it,"
-                " or repeat the run's command with --overwrite"
+                f" or repeat the run's command with {OVERWRITE}"
             )
         return figures
 
@@ -261,7 +262,7 @@ def find_run(config: Config, overwrite: bool = False) -> RunFolder:
 def refuse_finished(run: RunFolder) -> None:
     if run.is_finished:
         raise InputError(
-            f"{run.path} holds a finished run; choose another run.name, or add --overwrite to replace that run"
+            f"{run.path} holds a finished run; choose another run.name, or add {OVERWRITE} to replace that run"
         )
 
 
@@ -285,7 +286,7 @@ def check_same_config(run: RunFolder, config: Config) -> None:
         raise InputError(
             f"{run.path} is {'a finished' if run.is_finished else 'an unfinished'} run with {key}={started}, this"
             f" command has {key}={asked};"
-            " repeat its settings to resume it, choose another run.name, or add --overwrite"
+            f" repeat its settings to resume it, choose another run.name, or add {OVERWRITE}"
         )
 
 

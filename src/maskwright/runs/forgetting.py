@@ -16,6 +16,7 @@ from maskwright.runs.inputs import pack_documents
 from maskwright.runs.texts import Say, read_texts, sort_by_hash
 from maskwright.sections.data import build_sources
 from maskwright.storage import read_json, read_record, write_text
+from maskwright.suggestions import OVERWRITE
 from maskwright.text.quality import list_texts
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, Metrics, write_weights
@@ -154,7 +155,7 @@ def _read_record(file: Path, step: int) -> Record:
     values = read_json(file)
     if not isinstance(values.get("before"), dict) or "general_loss" not in values["before"]:
         raise InputError(
-            f"{file} does not say what was measured before the run; restore it, or add --overwrite to begin anew"
+            f"{file} does not say what was measured before the run; restore it, or add {OVERWRITE} to begin anew"
         )
     stored = read_record(Record, values, file)
     stored.general = [(at, loss) for at, loss in stored.general if at <= step]

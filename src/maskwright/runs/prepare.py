@@ -37,6 +37,7 @@ from maskwright.ownership import owning
 from maskwright.runs.texts import is_held_out
 from maskwright.sections.data import QualityConfig, SourceConfig, check_can_hold_out, hold_pairs
 from maskwright.storage import read_json, read_record, replace_folder, write_text
+from maskwright.suggestions import OVERWRITE
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.quality import DocumentCleaner
 from maskwright.text.sources import fingerprint, read_source
@@ -190,11 +191,11 @@ def _check_output(out: Path, described: dict[str, Any], overwrite: bool) -> None
         if old.get("format") != FORMAT_VERSION:
             raise InputError(
                 f"{out} was prepared by another version of maskwright (format {old.get('format')}, this one writes"
-                f" {FORMAT_VERSION}); choose another folder, or add --overwrite"
+                f" {FORMAT_VERSION}); choose another folder, or add {OVERWRITE}"
             )
         changed = [name for name in described if old.get(name) != described[name]]
         raise InputError(
-            f"{out} was prepared with other {', '.join(changed)}; choose another folder, or add --overwrite"
+            f"{out} was prepared with other {', '.join(changed)}; choose another folder, or add {OVERWRITE}"
         )
 
 

@@ -33,6 +33,7 @@ from maskwright.runs.next_commands import suggest_commands
 from maskwright.runs.predictions import PredictionLog
 from maskwright.runs.report import write_report
 from maskwright.sections.data import BUILTIN_CORPUS
+from maskwright.suggestions import OVERWRITE
 from maskwright.terminal import CleanConsole
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.callbacks import Callback, EarlyStopping
@@ -278,7 +279,7 @@ def resume_newest(trainer: Trainer, run: RunFolder, console: Console) -> bool:
     if checkpoint is None and problems:
         raise InputError(
             f"{run.path} has no whole checkpoint to go on from: {'; '.join(problems)}; restore one of them, or add"
-            " --overwrite to begin anew (nothing in the folder was changed)"
+            f" {OVERWRITE} to begin anew (nothing in the folder was changed)"
         )
     for problem in problems:
         _say(console, f"warning: {problem}; falling back to an earlier one")

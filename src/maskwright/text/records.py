@@ -184,7 +184,7 @@ def parquet_batches(
                 check_expansion(path, os.fstat(file.fileno()).st_size, num_bytes)
                 tally.num_seen += len(batch)
                 yield batch, num_rows
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"{path} is damaged or no Parquet file: {' '.join(str(error).split())}; write or fetch it again"
             ) from error

@@ -25,6 +25,7 @@ from maskwright.runs.finetune.settings import build_run_config, list_seed_folder
 from maskwright.runs.folder import RunFolder, find_changes
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.storage import read_json, read_record, write_text
+from maskwright.suggestions import OUT
 from maskwright.tasks.config import TaskConfig, build_task_config, load_task_config
 from maskwright.tasks.features import Features
 from maskwright.tasks.kinds import find_kind
@@ -120,7 +121,7 @@ def _check_same_settings(run: RunFolder, config: TaskConfig) -> None:
         if started[key] != value:
             raise InputError(
                 f"{run.path} is a run with {key}={started[key]}, this command has {key}={value}; repeat its settings or"
-                " choose another --out"
+                f" choose another {OUT}"
             )
 
 
@@ -133,7 +134,7 @@ def _check_same_training(run: RunFolder, config: TaskConfig, wanted: Config) -> 
     if any(key.startswith(_TRAINING_SECTIONS) for key in changed):
         raise InputError(
             f"{run.path} was begun with other settings of optimizer, schedule or training; repeat them or choose"
-            " another --out"
+            f" another {OUT}"
         )
 
 

@@ -12,7 +12,7 @@ from maskwright.errors import InputError
 from maskwright.randomness import Stream, compute_key, permutation
 from maskwright.runs.texts import Say
 from maskwright.storage import write_text
-from maskwright.suggestions import suggest
+from maskwright.suggestions import OUT, suggest
 from maskwright.tasks.examples import ColumnNames, Example, read_examples
 from maskwright.text.files import file_format
 
@@ -146,7 +146,7 @@ def _write(path: Path, examples: Sequence[Example]) -> Path:
     if not path.exists():
         write_text(path, content)
     elif path.read_text(encoding="utf-8") != content:
-        raise InputError(f"{path} holds other examples than this command asks for; choose another --out")
+        raise InputError(f"{path} holds other examples than this command asks for; choose another {OUT}")
     return path
 
 

@@ -33,6 +33,7 @@ from maskwright.runs.folder import RunFolder, find_run, own_run
 from maskwright.runs.interruption import LastWrites, ending_in_order
 from maskwright.runs.next_commands import suggest_prediction
 from maskwright.runs.pretrain import build_callbacks, resume_newest
+from maskwright.suggestions import OUT, OVERWRITE
 from maskwright.tasks.config import TaskConfig, load_task_config
 from maskwright.tasks.loader import TaskBatch, TaskLoader
 from maskwright.tasks.model import Answers, TaskModel, answer_examples
@@ -123,9 +124,7 @@ def finetune(
         console = console or CleanConsole()
         console.quiet |= not world.is_main
         with world.naming_the_departed(), ExitStack() as ownership:
-            world.main_first(
-                lambda: ownership.enter_context(own_run(out, "--out", partial(say, console), world.is_main))
-            )
+            world.main_first(lambda: ownership.enter_context(own_run(out, OUT, partial(say, console), world.is_main)))
             inputs = world.main_first(lambda: _prepare(config, out, folders, overwrite, console, given))
             _check_micro_batches(inputs, training.micro_batch_tokens)
             configs = _settle_learning_rate(configs, inputs, console)
@@ -153,7 +152,7 @@ def _prepare(
     if not overwrite:
         is_summarised = len(folders) == 1 or (out / SUMMARY_FILE).is_file()
         if is_summarised and all(RunFolder(folder).is_finished for folder in folders):
-            raise InputError(f"{out} holds a finished run; choose another --out, or add --overwrite to replace it")
+            raise InputError(f"{out} holds a finished run; choose another {OUT}, or add {OVERWRITE} to replace it")
         for folder in folders:
             _check_same_task(folder, config)
     return load_task_inputs(config, lambda text: say(console, text), given)
@@ -187,7 +186,7 @@ def _check_same_task(folder: Path, config: TaskConfig) -> None:
         if started[key] != value:
             raise InputError(
                 f"{folder} is a run with {key}={started[key]}, this command has {key}={value}; repeat its settings,"
-                " choose another --out, or add --overwrite"
+                f" choose another {OUT}, or add {OVERWRITE}"
             )
 
 
@@ -240,10 +239,12 @@ def _check_alike(run: RunFolder, config: Config, inputs: TaskInputs) -> None:
     started = load_config(run.config_file)
     if (started.optimizer, started.schedule) != (config.optimizer, config.schedule):
         raise InputError(
-            f"{run.path} was trained with other optimizer or schedule settings; repeat them, or --overwrite"
+            f"{run.path} was trained with other optimizer or schedule settings; repeat them, or add {OVERWRITE}"
         )
     if run.read_fingerprint() != inputs.fingerprint:
-        raise InputError(f"{run.path} was trained on other examples; give those, choose another --out, or --overwrite")
+        raise InputError(
+            f"{run.path} was trained on other examples; give those, choose another {OUT}, or add {OVERWRITE}"
+        )
 
 
 class TaskProgress(ProgressDisplay):

@@ -14,6 +14,7 @@ from maskwright.ownership import LOCK_FILE
 from maskwright.runs.finetune.report import list_scores
 from maskwright.runs.folder import RunFolder
 from maskwright.storage import write_text
+from maskwright.suggestions import OUT, name_option
 from maskwright.tasks.config import TaskConfig
 
 _SECTIONS = ("optimizer", "schedule")
@@ -40,14 +41,14 @@ _TRAINING_KEYS = (
 )
 """Those that mean the same here; the others are options of the command, or belong to pre-training."""
 _OPTIONS = {
-    "optimizer.learning_rate": "--learning-rate",
-    "training.epochs": "--epochs",
-    "training.batch_tokens": "--batch-size",
-    "training.early_stopping_patience": "--patience",
-    "data.max_length": "--max-length",
-    "run.seed": "--seeds",
-    "run.name": "--out",
-    "run.out": "--out",
+    "optimizer.learning_rate": "learning_rate",
+    "training.epochs": "epochs",
+    "training.batch_tokens": "batch_size",
+    "training.early_stopping_patience": "patience",
+    "data.max_length": "max_length",
+    "run.seed": "seeds",
+    "run.name": "out",
+    "run.out": "out",
 }
 
 
@@ -70,7 +71,7 @@ def _check_setting(setting: str) -> None:
     key = setting.partition("=")[0]
     section, _, name = key.partition(".")
     if key in _OPTIONS:
-        raise InputError(f"'{setting}' is an option of this command; give {_OPTIONS[key]} instead")
+        raise InputError(f"'{setting}' is an option of this command; give {name_option(_OPTIONS[key])} instead")
     if section in _SECTIONS or (section == "training" and name in _TRAINING_KEYS) or "=" not in setting:
         return
     raise InputError(
@@ -96,7 +97,7 @@ def check_seeds_folder(out: Path) -> None:
     others = [path.name for path in out.iterdir() if path.name != LOCK_FILE]
     if others and not RunFolder(out / first).is_run:
         what = "is a single run" if RunFolder(out).is_run else "exists and holds no runs of seeds"
-        raise InputError(f"{out} {what}; choose another --out")
+        raise InputError(f"{out} {what}; choose another {OUT}")
 
 
 def summarise(figures: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:

@@ -227,7 +227,7 @@ def _read_parquet(path: Path) -> Iterator[Record]:
                 for values in batch.to_pylist():
                     number += 1
                     yield Record(f"{path}:{number}", values)
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"{path} is damaged or no Parquet file: {' '.join(str(error).split())}; write or fetch it again"
             ) from error

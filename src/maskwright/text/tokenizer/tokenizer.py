@@ -28,6 +28,7 @@ from maskwright.text.tokenizer.special_tokens import (
     SETTING_NAMES,
     SPECIAL_ROLES,
     assign_roles,
+    read_token,
     surround,
 )
 
@@ -312,6 +313,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     if not isinstance(path, str | Path):
         raise InputError(f"a tokenizer is {path!r:.80}; expected a tokenizer.json or a folder that holds one")
     backend, settings = read_tokenizer(Path(path))
+    for name in SETTING_NAMES:
+        refuse_half_characters(read_token(settings.get(name)) or "", f"'{name}' of the tokenizer in {path}")
     return Tokenizer(backend, *assign_roles(backend, settings), _read_max_length(settings.get("model_max_length")))
 
 

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from maskwright.errors import InputError
 from maskwright.ownership import owning
 from maskwright.storage import naming_if_full
+from maskwright.suggestions import OVERWRITE
 from maskwright.text.wiki.dump import WikiDump, WikiPage
 from maskwright.text.wiki.paragraphs import hidden_prefixes
 from maskwright.text.wiki.pool import CleanedPage, Failure, wiki_pool
@@ -292,7 +293,7 @@ def _check_target(source: Path, target: Path, overwrite: bool) -> None:
     if source.exists() and target.samefile(source):
         raise InputError(f"{target} is the dump itself; give another name for the output")
     if not overwrite:
-        raise InputError(f"{target} exists; choose another name or pass --overwrite (overwrite=True)")
+        raise InputError(f"{target} exists; choose another name, or add {OVERWRITE}")
 
 
 def _check_parser() -> None:
