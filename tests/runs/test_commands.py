@@ -366,7 +366,7 @@ class TestPredict:
         ("kind", "texts", "options", "words"),
         [
             ("clasify", ["x"], {}, "no kind 'clasify'"),
-            ("classify", pd.DataFrame({"body": ["x"]}), {}, "memory:texts has no column 'text'; it has body"),
+            ("classify", pd.DataFrame({"a": ["x"], "b": ["y"]}), {}, "no column known to hold text; it has 'a', 'b'"),
             ("classify", ["x"], {"column": "text"}, "--column and --second-column are for files of records"),
             ("classify", ["x"], {"question": "who?"}, "--question is for qa, not classify"),
             ("classify", Path("absent.txt"), {}, "absent.txt"),

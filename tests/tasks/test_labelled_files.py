@@ -108,7 +108,7 @@ def test_pairs_without_agreement_and_empty_texts_are_counted_and_left_out(tmp_pa
     ("name", "text", "named", "words"),
     [
         ("a.tsv", "text\tlabel\nx\t1\n", ColumnNames(label="gold"), "has no column 'gold'; it has 'text', 'label'"),
-        ("a.tsv", "body\tlabel\nx\t1\n", GUESSED, "no column known to hold text; it has 'body', 'label'"),
+        ("a.tsv", "stuff\tlabel\nx\t1\n", GUESSED, "no column known to hold text; it has 'stuff', 'label'"),
         ("a.tsv", "text\tmark\nx\t1\n", GUESSED, "no column known to hold labels; it has 'text', 'mark'"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t\nz\t\n", GUESSED, "a.tsv:3 has no label in 'label', and 1 more"),
         ("a.tsv", "text\tlabel\nx\n", GUESSED, "a.tsv:2 has 1 fields, the header 2"),

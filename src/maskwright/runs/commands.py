@@ -142,7 +142,7 @@ def adapt(
     refuse_below(1, head_steps=head_steps)
     folder = Path(out) if out is not None else Path("runs") / f"{_name_folder(model)}-adapted"
     inputs = folder.with_name(f"{folder.name}-inputs")
-    texts, others = name_sources(text, inputs), name_sources(general, inputs)
+    texts, others = (name_sources(one, inputs, are_texts=True) for one in (text, general))
     if not texts:
         raise InputError("no text to adapt to is given; add --text FILE")
     shown = console or CleanConsole()
@@ -291,7 +291,7 @@ def export(
         raise InputError("a model in memory lies in no folder to write beside; give the folder to write as out=")
     shown, folder = console or CleanConsole(), None if out is None else Path(out)
     with tempfile.TemporaryDirectory() as place, name_model(model, tokenizer) as named:
-        texts = tuple(name_sources(text, Path(place)))
+        texts = tuple(name_sources(text, Path(place), are_texts=True))
         options = ExportOptions(to, folder, int8, purpose, texts, CardOptions(language, license), overwrite)
         return export_model(named.place, options, lambda line: say(shown, line))
 

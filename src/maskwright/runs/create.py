@@ -16,7 +16,7 @@ from maskwright.data.shards import PreparedShards, is_prepared
 from maskwright.errors import InputError, InputWarning
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.inputs import open_shards, open_tokenizer, pack_sources
-from maskwright.runs.texts import read_texts
+from maskwright.runs.texts import read_texts as read_documents
 from maskwright.runs.trainer import Trainer
 from maskwright.sections.data import (
     AugmentationConfig,
@@ -29,14 +29,15 @@ from maskwright.sections.training import OptimizerConfig, ScheduleConfig, Traini
 from maskwright.text.corpus import ReadingReport, read_lines
 from maskwright.text.files import file_format
 from maskwright.text.huggingface import is_loaded
+from maskwright.text.in_memory import is_source, is_table, read_texts
 from maskwright.text.quality import Document
-from maskwright.text.sources import is_plain_text, list_files, names_source, read_rows
+from maskwright.text.sources import is_plain_text, list_files, names_source
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 
 PaddedLoader = DataLoader[dict[str, Tensor]]
-TextData = SourceLike | Iterable[str | Path | Mapping[str, Any] | SourceConfig]
+TextData = SourceLike | Iterable[Any]
 """What `data.train` takes: a path or glob, a mapping with its options, several of them. Or texts: any iterable of
-strings, or a dataset of the `datasets` library."""
+strings or of dictionaries, a data frame of pandas or polars, an Arrow table, a dataset of the `datasets` library."""
 Augmentation = AugmentationConfig | Mapping[str, float]
 
 
@@ -81,11 +82,12 @@ def create_mlm_dataset(
     augmentation: Augmentation | None = None,
     with_words: bool | None = None,
 ) -> PackedLoader | PaddedLoader:
-    """Batches of what `data.train` reads, of a list of texts, or of a dataset of the `datasets` library.
+    """Batches of what `data.train` reads, or of texts in memory: strings, records, a data frame or a dataset.
 
     A path is a file (.txt, .jsonl, .csv, .tsv, .parquet, plain or compressed), a folder, a glob, `hf:NAME` or a folder
     made by `maskwright prepare`; a mapping gives a path options, as in docs/data.md. A list of strings is a list of
-    texts; paths in a list are `Path` objects or mappings. `column` holds the text of records, `text` if unset.
+    texts; paths in a list are `Path` objects or mappings with a `path`, other mappings are records. `column` holds the
+    text of records; unset it is `text`, and in memory another usual name, which is said.
 
     Texts are tokenized once, shuffled anew each epoch and built ahead. Packed (for our encoders and Trainer), a batch
     is `batch_size` rows of `max_length` tokens, several sentences to a row, `buffer_size` shuffled sentences packed
@@ -150,33 +152,30 @@ class _Texts(NamedTuple):
     weights: list[float]
 
 
-def _read_data(data: TextData, column: str | None) -> _Texts:
-    if is_loaded(data):
-        return _Texts([_read_dataset(data, column)], [1.0])
+def _read_data(data: Any, column: str | None) -> _Texts:
     if isinstance(data, str | Path) and is_plain_text(data):
         _check_no_column(column, str(data))
         report = ReadingReport()
         texts: list[Document] = [*read_lines(data, report)]
         _warn_of(report, data)
         return _Texts([texts], [1.0])
-    if isinstance(data, str | Path | Mapping | SourceConfig):
+    if isinstance(data, str | Path | Mapping | SourceConfig) and not is_loaded(data):
         return _read_sources(build_sources(data), column)
-    if not isinstance(data, Iterable):
+    if not isinstance(data, Iterable) and not is_table(data):
         raise InputError(
-            f"{data!r:.40} ({type(data).__name__}) holds no texts; give a path, a list of strings or a dataset of"
-            " the datasets library"
+            f"{data!r:.40} ({type(data).__name__}) holds no texts; give a path, a list of strings or of dictionaries, a"
+            " data frame or a dataset of the datasets library"
         )
+    if is_table(data):
+        return _Texts([_read_records(data, column)], [1.0])
     items: list[Any] = list(data)
-    sources = [item for item in items if isinstance(item, Path | Mapping | SourceConfig)]
+    sources = [item for item in items if is_source(item)]
     if sources and len(sources) == len(items):
         return _read_sources(build_sources(sources), column)
-    odd = [item for item in items if not isinstance(item, str)]
-    if odd:
-        raise InputError(
-            f"among the texts is a {type(odd[0]).__name__}, {odd[0]!r:.40}; give strings, or a `Path` for every file"
-        )
+    if items and isinstance(items[0], Mapping):
+        return _Texts([_read_records(items, column)], [1.0])
     _check_no_column(column, "a list of strings")
-    return _Texts([_check_texts(items)], [1.0])
+    return _Texts([_check_texts([*read_texts(items)] if items else [])], [1.0])
 
 
 def _read_sources(sources: Sequence[SourceConfig], column: str | None) -> _Texts:
@@ -186,15 +185,15 @@ def _read_sources(sources: Sequence[SourceConfig], column: str | None) -> _Texts
             _check_no_column(column, str(files[0]))
         sources = [one if one.column else one.model_copy(update={"column": column}) for one in sources]
     hold_pairs(sources)
-    return _Texts([read_texts(source, _warn) for source in sources], [source.weight for source in sources])
+    return _Texts([read_documents(source, _warn) for source in sources], [source.weight for source in sources])
 
 
-def _read_dataset(dataset: Any, column: str | None) -> list[Document]:
-    if isinstance(dataset, Mapping):
-        raise InputError(f"the {type(dataset).__name__} holds the splits {', '.join(dataset)}; give one of them")
+def _read_records(data: Any, column: str | None) -> list[Document]:
     report = ReadingReport()
-    texts: list[Document] = [*read_rows(dataset, column, report)]
-    _warn_of(report, type(dataset).__name__)
+    texts: list[Document] = [*read_texts(data, column, report, _warn)]
+    _warn_of(report, type(data).__name__)
+    if not texts:
+        raise InputError(f"the {type(data).__name__} is empty; expected at least one text")
     return texts
 
 

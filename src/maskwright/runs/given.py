@@ -23,6 +23,7 @@ from maskwright.sections.data import SourceConfig, SourceLike
 from maskwright.storage import write_text
 from maskwright.tasks.tables import MEMORY, as_table
 from maskwright.text.files import hash_file
+from maskwright.text.in_memory import TEXT_COLUMN, is_source, read_texts
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, refuse_half_characters
 
 GivenModel = str | Path | nn.Module
@@ -84,11 +85,16 @@ def take_tokenizer(tokenizer: Any) -> Tokenizer:
     return open_tokenizer(str(tokenizer)) if isinstance(tokenizer, str | Path) else as_tokenizer(tokenizer)
 
 
-def name_sources(sources: Any, parent: Path) -> list[SourceLike]:
-    """Sources of text as a list; records in memory become a file of JSON lines in `parent`."""
+def name_sources(sources: Any, parent: Path, are_texts: bool = False) -> list[SourceLike]:
+    """Sources of text as a list; records in memory become a file of JSON lines in `parent`.
+
+    If no more than their texts is wanted, `are_texts`, they may be strings that are generated, and their column is
+    found as `read_texts` finds it.
+    """
     several = sources if isinstance(sources, list | tuple) else [sources]
-    if not all(_is_source(one) for one in several):
-        return [str(_write_records(sources, parent))]
+    if not all(isinstance(one, str) or is_source(one) for one in several):
+        records = [{TEXT_COLUMN: text} for text in read_texts(sources)] if are_texts else sources
+        return [str(_write_records(records, parent))]
     return [
         one.model_dump(exclude_unset=True)
         if isinstance(one, SourceConfig)
@@ -97,11 +103,6 @@ def name_sources(sources: Any, parent: Path) -> list[SourceLike]:
         else str(one)
         for one in several
     ]
-
-
-def _is_source(value: Any) -> bool:
-    """Whether a mapping is a source, which has a path, rather than a record."""
-    return isinstance(value, str | Path | SourceConfig) or (isinstance(value, Mapping) and "path" in value)
 
 
 def _write_records(data: Any, parent: Path) -> Path:

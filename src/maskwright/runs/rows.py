@@ -22,6 +22,7 @@ from maskwright.tasks.tables import MEMORY, Record, Table, as_table
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.files import ByteStream, file_format, find_files
 from maskwright.text.huggingface import is_dataset, saved_folder
+from maskwright.text.in_memory import TEXT_COLUMN, find_text_column, is_table, warn
 from maskwright.text.rows import SourceRow, WantedColumns, line_rows, read_rows, read_whole
 from maskwright.text.sources import fingerprint as compute_fingerprint
 from maskwright.text.tokenizer.tokenizer import refuse_half_characters
@@ -30,7 +31,6 @@ STDIN = "-"
 ALL_COLUMNS = "*"
 _STDIN_NAME = "standard input"
 _PAIR_COLUMNS = ("sentence1", "sentence2")
-_TEXT_COLUMN = "text"
 _PAIR_KIND = "pair"
 _PAIR_SIZE = 2
 _ROW, _FILE, _ID = "row", "file", "id"
@@ -104,6 +104,7 @@ def find_rows(kind: Kind[Any, Any], name: str, texts: Any, options: RowOptions, 
         raise InputError(f"--question is for qa, not {name}; leave it out")
     if options.question is not None and not options.question.strip():
         raise InputError("--question is empty; give it some text")
+    texts = list(texts) if isinstance(texts, Iterator) else texts
     source = _find_source(texts, is_qa) if isinstance(texts, str) else str(texts) if isinstance(texts, Path) else None
     if source is not None:
         return _read_source(kind, source, options, report)
@@ -131,7 +132,7 @@ def _exists(word: str) -> bool:
 
 def _is_table(kind: Kind[Any, Any], texts: Any, options: RowOptions) -> bool:
     """A data frame, a dataset, or dictionaries that the kind of prediction does not take as they are."""
-    if hasattr(texts, "columns") or isinstance(getattr(texts, "features", None), Mapping):
+    if is_table(texts):
         return True
     if not isinstance(texts, Sequence) or not texts or not all(isinstance(one, Mapping) for one in texts):
         return False
@@ -153,7 +154,7 @@ def _name_columns(kind: Kind[Any, Any], options: RowOptions) -> tuple[str, ...]:
         return (options.column or _PAIR_COLUMNS[0], options.second_column or _PAIR_COLUMNS[1])
     if options.second_column is not None:
         raise InputError("--second-column is for pairs of texts (similarity, classify); leave it out")
-    return (options.column or _TEXT_COLUMN,)
+    return (options.column or TEXT_COLUMN,)
 
 
 def _make_item(texts: Sequence[str | None], options: RowOptions) -> Any:
@@ -289,6 +290,8 @@ def _take_record(record: Record, columns: Sequence[str], is_exact: bool) -> Sour
 
 def _take_table(kind: Kind[Any, Any], table: Table, options: RowOptions) -> AskedRows:
     columns = _name_columns(kind, options)
+    if columns == (TEXT_COLUMN,) and options.column is None:
+        columns = (find_text_column(table.records[0].values, None, str(table.path), warn),)
     for name, option in zip(columns, ("column", "second-column"), strict=False):
         if name not in table.columns:
             raise InputError(

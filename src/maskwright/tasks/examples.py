@@ -13,6 +13,7 @@ from typing import Any
 from maskwright.errors import InputError
 from maskwright.suggestions import name_option
 from maskwright.tasks.tables import Record, Table, read_table
+from maskwright.text.in_memory import TEXT_COLUMNS
 
 _PAIRS = (
     ("sentence1", "sentence2"),
@@ -29,7 +30,6 @@ _PAIRS = (
     ("anchor", "positive"),
     ("sent0", "sent1"),
 )
-_TEXTS = ("text", "sentence", "review", "content", "comment", "tweet", "utterance", "query", "question", "document")
 _LABELS = (
     "label",
     "labels",
@@ -132,7 +132,7 @@ def _choose_texts(
     for first, second in _PAIRS:
         if first in spelt and second in spelt:
             return spelt[first], spelt[second]
-    text = next((spelt[name] for name in _TEXTS if name in spelt), None)
+    text = next((spelt[name] for name in TEXT_COLUMNS if name in spelt), None)
     if text is None:
         raise InputError(
             f"{path} has no column known to hold text; it has {_list(found)}: name it with {name_option('text_column')}"

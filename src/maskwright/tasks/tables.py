@@ -14,7 +14,8 @@ from typing import Any
 from maskwright.errors import InputError, InputWarning
 from maskwright.text.corpus import ReadingReport, decode_lines
 from maskwright.text.files import MAX_LINE_BYTES, file_format, open_stream
-from maskwright.text.huggingface import dataset_records, is_dataset, name_classes
+from maskwright.text.huggingface import dataset_records, is_dataset
+from maskwright.text.in_memory import iterate_rows
 
 _COLA = ("source", "label", "mark", "sentence")
 _STS_BENCHMARK = ("genre", "file", "year", "index", "score", "sentence1", "sentence2")
@@ -69,11 +70,11 @@ def is_in_memory(data: Any) -> bool:
 
 
 def as_table(data: Any, name: str, tuple_columns: Mapping[int, Sequence[str]] | None = None) -> Table:
-    """Examples in memory: dictionaries, tuples, a data frame or a dataset; places count from 1.
+    """Examples in memory: dictionaries or tuples, listed or generated, a data frame or a dataset; places count from 1.
 
     `tuple_columns` are the columns of tuples by their size.
     """
-    rows = enumerate(_list_rows(data, name), start=1)
+    rows = enumerate(iterate_rows(data, name), start=1)
     return _collect(name, (_read_row(row, f"{name}:{number}", tuple_columns or {}) for number, row in rows))
 
 
@@ -83,27 +84,6 @@ def _collect(name: str, rows: Iterable[Mapping[str, Any]]) -> Table:
         raise InputError(f"{name} holds no example; expected at least one")
     columns = dict.fromkeys(column for record in records for column in record.values)
     return Table(Path(name), tuple(columns), records)
-
-
-def _list_rows(data: Any, name: str) -> Iterable[Any]:
-    """Duck-typed, so that the libraries of these objects need not be imported."""
-    if isinstance(data, Mapping):
-        raise InputError(
-            f"{name} is a {type(data).__name__} of {', '.join(map(str, data))}; give one of its splits, or a list of"
-            " dictionaries"
-        )
-    if hasattr(data, "to_dict") and hasattr(data, "notna"):  # pandas, whose missing values are of several kinds
-        return data.astype(object).where(data.notna(), None).to_dict("records")
-    if hasattr(data, "to_pylist"):  # pyarrow
-        return data.to_pylist()
-    if isinstance(getattr(data, "features", None), Mapping):
-        return name_classes(data, data.features)
-    if not isinstance(data, Iterable):
-        raise InputError(
-            f"{name} is a {type(data).__name__}; expected the path of a file, a list of dictionaries or tuples, a data"
-            " frame or a dataset"
-        )
-    return data
 
 
 def _read_row(row: Any, place: str, tuple_columns: Mapping[int, Sequence[str]]) -> dict[str, Any]:

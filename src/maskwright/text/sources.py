@@ -65,14 +65,12 @@ def read_pairs(source: SourceLike, report: ReadingReport | None = None) -> Itera
 
 
 def read_rows(
-    dataset: Iterable[Mapping[str, Any]], column: str | None = None, report: ReadingReport | None = None
+    rows: Iterable[Mapping[str, Any]], column: str | None, report: ReadingReport | None, name: str
 ) -> Iterator[str]:
-    """The texts in a column of a dataset that is loaded already, as `read_source` reads those of a path."""
-    config = SourceConfig(path=type(dataset).__name__, column=column)
+    """The texts in a column of records in memory, as `read_source` reads those of a path; errors call them `name`."""
+    config = SourceConfig(path=name, column=column)
     tally = _begin_tally(config, report)
-    yield from (
-        text for texts in _watch(row_texts(dataset, config.path, config.columns, tally), tally) for text in texts
-    )
+    yield from (text for texts in _watch(row_texts(rows, config.path, config.columns, tally), tally) for text in texts)
 
 
 def _read_records(config: SourceConfig, report: ReadingReport | None) -> Iterator[Texts]:

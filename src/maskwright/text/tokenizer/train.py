@@ -16,8 +16,10 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Backend
 
 from maskwright.errors import InputError, check_count
+from maskwright.sections.data import SourceConfig
 from maskwright.storage import naming
 from maskwright.suggestions import suggest
+from maskwright.text.in_memory import read_texts
 from maskwright.text.sources import read_sources
 from maskwright.text.tokenizer.special_tokens import SPECIAL_ROLES, build_special
 from maskwright.text.tokenizer.tokenizer import Tokenizer, refuse_half_characters
@@ -47,6 +49,7 @@ def train_tokenizer(
     min_frequency: int = 2,
     *,
     special_tokens: Sequence[str] = (),
+    column: str | None = None,
 ) -> Tokenizer:
     """Learn a vocabulary; the same texts and settings always give the same one.
 
@@ -54,14 +57,21 @@ def train_tokenizer(
     off). `unigram`: SentencePiece's, chosen by likelihood, so `min_frequency` plays no part. `word_level`: whitespace
     words. The ids 0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK]; `special_tokens` of yours follow.
 
-    A string is the path of a source, as `data.train` takes it. Texts are streamed: memory grows with the different
+    A string is the path of a source, as `data.train` takes it; of records, a data frame or a dataset the `column` is
+    read, and unset one with a usual name, which is said. Texts are streamed: memory grows with the different
     words, not with the corpus. `wordpiece` needs two passes; give a list, another re-iterable or a function that
     returns an iterator; a plain iterator is spooled to a temporary file.
     """
     if type not in get_args(TokenizerType):
         raise InputError(f"no tokenizer type '{type}'{suggest(type, get_args(TokenizerType))}")
     if isinstance(texts, str | Path):
-        texts = partial(read_sources, str(texts))
+        texts = partial(read_sources, SourceConfig(path=str(texts), column=column))
+    elif isinstance(texts, Iterator):
+        texts = read_texts(texts, column)
+    elif callable(texts):
+        texts = partial(_read_again, texts, column)
+    else:
+        texts = partial(read_texts, texts, column)
     check_count("vocab_size", vocab_size)
     plan = _Plan(vocab_size, lowercase, min_frequency, _join_specials(special_tokens))
     if vocab_size <= len(plan.specials):
@@ -75,6 +85,10 @@ def train_tokenizer(
     mask = SPECIAL_ROLES["mask"]
     backend.add_special_tokens([build_special(backend, "mask" if t == mask else "", t) for t in plan.specials])
     return Tokenizer(backend, SPECIAL_ROLES)
+
+
+def _read_again(read: Callable[[], Iterable[str]], column: str | None) -> Iterator[str]:
+    return read_texts(read(), column)
 
 
 def _join_specials(extra: Sequence[str]) -> list[str]:
