@@ -26,7 +26,10 @@ def finetune(
     context: typer.Context,
     task: Annotated[str, typer.Argument(help="classification, multi-label, ner, pairs, qa, regression or similarity.")],
     model: Annotated[str, typer.Option(help="The encoder: a model folder, a run or a hub id.")],
-    train: Annotated[str, typer.Option(help="Labelled examples: .csv, .tsv, .jsonl, hf:NAME; ner: CoNLL; qa: SQuAD.")],
+    train: Annotated[
+        str,
+        typer.Option(help="Labelled examples: .csv, .tsv, .jsonl, .parquet, a glob, hf:NAME; ner: CoNLL; qa: SQuAD."),
+    ],
     validation: Annotated[str, typer.Option(help="Held-out labelled examples.")],
     settings: _Settings = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; unset: runs/MODEL-TASK.")] = None,
