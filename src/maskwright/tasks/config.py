@@ -22,7 +22,9 @@ class TaskConfig(Section):
         description="Labelled examples: .csv, .tsv, .jsonl, .parquet, a glob of them, hf:NAME[:CONFIG][@SPLIT]; ner:"
         " also CoNLL; qa: also SQuAD."
     )
-    validation: str = Field(description="Held-out labelled examples.")
+    validation: str | None = Field(
+        default=None, description="Held-out labelled examples; unset: a tenth of train, of each label alike."
+    )
     text_column: str | None = Field(default=None, description="The column with the text; unset: guessed.")
     second_column: str | None = Field(
         default=None, description="The column with the second text of a pair; unset: guessed."
