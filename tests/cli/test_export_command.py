@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -201,7 +199,6 @@ def test_a_model_that_the_layout_cannot_hold_is_refused_and_nothing_is_left(
         (("--to", "onxn"), "no export to 'onxn'"),
         (("--int8",), "--int8 is for --to onnx"),
         (("--to", "sentence-transformers", "--int8"), "--int8 is for --to onnx"),
-        (("--to", "onnx", "--license", "mit"), "which --to onnx does not write"),
         (("--language", "two words"), "--language is 'two words'"),
     ],
 )
@@ -222,10 +219,16 @@ def test_onnx_is_written_by_its_own_exporter(
         say(f"{len(texts)} texts")
         return {"int8": int8}
 
-    monkeypatch.setitem(sys.modules, "maskwright.export.onnx", SimpleNamespace(export_onnx=export_onnx))
-    result = command("export", run, "--to", "onnx", "--text", corpus_file, *(["--int8"] if int8 else []))
+    monkeypatch.setattr("maskwright.export.onnx.export_onnx", export_onnx)
+    words = ("--to", "onnx", "--license", "mit", *(["--int8"] if int8 else []))
+    result = command("export", run, "--text", corpus_file, *words)
     assert (result.code, result.err) == (0, "")
     assert "60 texts" in result.out
     folder = run.with_name("tiny-onnx")
-    assert {path.name for path in folder.iterdir()} == {"model.onnx", MARKER}
+    assert {path.name for path in folder.iterdir()} == {"README.md", "model.onnx", "training_config.yaml", MARKER}
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    front = yaml.safe_load(card.split("---\n")[1])
+    assert (front["license"], front["pipeline_tag"], front["library_name"]) == ("mit", "fill-mask", "transformers.js")
+    assert "sentences.txt" in card
+    assert 'pipeline("fill-mask", "tiny-onnx", { dtype: "fp32" })' in card
     assert read(folder / MARKER)["figures"] == {"int8": int8}

@@ -172,6 +172,7 @@ def test_configuration_and_tokenizer_lie_beside_the_graph(exported, tokenizer):
     assert {path.name for path in exported.folder.iterdir()} == {
         "config.json",
         "model.onnx",
+        "onnx",
         "model_int8.onnx",
         "special_tokens_map.json",
         "tokenizer.json",
@@ -179,6 +180,27 @@ def test_configuration_and_tokenizer_lie_beside_the_graph(exported, tokenizer):
     }
     assert load_tokenizer(exported.folder).encode("the cat") == tokenizer.encode("the cat")
     assert [path.name for path in exported.folder.parent.iterdir()] == ["out"]
+
+
+def test_browsers_find_the_same_files_under_their_names(exported):
+    names = {"model.onnx": "model.onnx", "model_quantized.onnx": "model_int8.onnx"}
+    assert {path.name for path in (exported.folder / "onnx").iterdir()} == set(names)
+    for name, file in names.items():
+        assert (exported.folder / "onnx" / name).samefile(exported.folder / file)
+
+
+def test_a_disk_without_links_gets_copies_and_an_older_one_is_replaced(
+    quick_graphs, monkeypatch, tokenizer, sentences, tmp_path
+):
+    def refuse(*paths: Path) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr("os.link", refuse)
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx" / "model.onnx").write_text("older")
+    export_onnx(build("bert", tokenizer), tokenizer, tmp_path, int8=False, texts=sentences, say=lambda line: None)
+    assert (tmp_path / "onnx" / "model.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
+    assert not (tmp_path / "onnx" / "model.onnx").samefile(tmp_path / "model.onnx")
 
 
 def test_figures_are_said_and_returned(exported):

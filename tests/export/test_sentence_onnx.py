@@ -102,6 +102,10 @@ def test_a_model_for_sentences_gives_the_vectors_of_our_pipeline(
     assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 24
     assert json.loads((out / "modules.json").read_text()) == json.loads((source / "modules.json").read_text())
     assert "BertModel" in (out / "config.json").read_text()
+    card = (out / "README.md").read_text()
+    assert "pipeline_tag: feature-extraction" in card
+    assert "`last_hidden_state` and `sentence_embedding`" in card
+    assert "| onnx int8 |" in card
 
 
 def test_a_masked_language_model_gives_vectors_if_it_is_asked_to(

@@ -7,7 +7,9 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from maskwright.errors import InputError, InputWarning
 from maskwright.tasks.examples import ColumnNames, Example, ExampleFile, choose_columns, read_examples
@@ -37,6 +39,36 @@ def test_a_comma_separated_file_may_quote_commas_quotes_and_newlines(tmp_path: P
     file = read(write(tmp_path / "a.csv", 'text,label\n"one, ""two""\nthree",yes\nfour,no\n'))
     assert listed(file) == [('one, "two"\nthree', None, "yes"), ("four", None, "no")]
     assert file.examples[1].place.endswith("a.csv:4")
+
+
+def test_parquet_is_read_with_its_columns(tmp_path: Path) -> None:
+    records = [{"text": "one", "label": 1}, {"text": "two", "label": 0}]
+    parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "a.parquet")
+    assert listed(read(tmp_path / "a.parquet")) == [("one", None, 1), ("two", None, 0)]
+    (tmp_path / "b.parquet").write_bytes(b"nothing")
+    with pytest.raises(InputError, match=r"b\.parquet is damaged or no Parquet file"):
+        read(tmp_path / "b.parquet")
+
+
+def test_a_glob_is_all_of_its_files_in_order(tmp_path: Path) -> None:
+    write(tmp_path / "train-2.tsv", "label\ttext\nyes\tthree\n")
+    write(tmp_path / "train-1.tsv", "text\tlabel\none\tyes\ntwo\tno\n")
+    write(tmp_path / "other.tsv", "a\tb\nx\ty\n")
+    file = read(tmp_path / "train-*.tsv")
+    assert listed(file) == [("one", None, "yes"), ("two", None, "no"), ("three", None, "yes")]
+    assert [example.place.rpartition("/")[2] for example in file.examples] == [
+        "train-1.tsv:2",
+        "train-1.tsv:3",
+        "train-2.tsv:2",
+    ]
+    with pytest.raises(InputError, match=r"other\.tsv has the columns a, b, and .*train-1\.tsv text, label"):
+        read(tmp_path / "*.tsv")
+    with pytest.raises(InputError, match="holds no file that can be read"):
+        read(tmp_path / "test-*.tsv")
+
+
+def test_a_name_with_brackets_is_a_file_where_there_is_one(tmp_path: Path) -> None:
+    assert listed(read(write(tmp_path / "a[1].tsv", "text\tlabel\none\tyes\n"))) == [("one", None, "yes")]
 
 
 def test_a_field_may_be_as_long_as_a_document(tmp_path: Path) -> None:
@@ -108,7 +140,7 @@ def test_pairs_without_agreement_and_empty_texts_are_counted_and_left_out(tmp_pa
     ("name", "text", "named", "words"),
     [
         ("a.tsv", "text\tlabel\nx\t1\n", ColumnNames(label="gold"), "has no column 'gold'; it has 'text', 'label'"),
-        ("a.tsv", "body\tlabel\nx\t1\n", GUESSED, "no column known to hold text; it has 'body', 'label'"),
+        ("a.tsv", "stuff\tlabel\nx\t1\n", GUESSED, "no column known to hold text; it has 'stuff', 'label'"),
         ("a.tsv", "text\tmark\nx\t1\n", GUESSED, "no column known to hold labels; it has 'text', 'mark'"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t\nz\t\n", GUESSED, "a.tsv:3 has no label in 'label', and 1 more"),
         ("a.tsv", "text\tlabel\nx\n", GUESSED, "a.tsv:2 has 1 fields, the header 2"),

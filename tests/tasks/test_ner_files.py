@@ -180,7 +180,9 @@ def test_columns_and_files_that_have_no_meaning_here_are_refused(tmp_path: Path)
         read(tmp_path / "a.conll", "Ada B-PER\n", text_column="x")
     with pytest.raises(InputError, match="--second-column is for pairs of texts"):
         read(tmp_path / "a.conll", "Ada B-PER\n", second_column="x")
-    with pytest.raises(InputError, match=r"is a \.csv file; words and tags are read from CoNLL files and \.jsonl"):
+    with pytest.raises(
+        InputError, match=r"is a \.csv file; words and tags are read from CoNLL files, \.jsonl and \.parquet"
+    ):
         read(tmp_path / "a.csv", "Ada,B-PER\n")
     with pytest.raises(InputError, match=r"has no column 'x'; it has words, tags: choose one with --label-column"):
         read(tmp_path / "a.jsonl", json.dumps({"words": ["a"], "tags": ["O"]}), label_column="x")

@@ -125,6 +125,8 @@ def test_tables_are_read_with_named_columns(tmp_path: Path) -> None:
     records = [{"question": "who?", "context": "a cat", "answers": {"text": ["cat"], "answer_start": [2]}}]
     parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "q.parquet")
     assert read(tmp_path / "q.parquet").examples[0].spans == ((2, 5),)
+    parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "r.parquet")
+    assert [one.spans for one in read(tmp_path / "?.parquet").examples] == [((2, 5),), ((2, 5),)]
 
 
 def test_a_parquet_file_whose_texts_are_no_text_is_refused(tmp_path: Path) -> None:

@@ -26,8 +26,13 @@ def finetune(
     context: typer.Context,
     task: Annotated[str, typer.Argument(help="classification, multi-label, ner, pairs, qa, regression or similarity.")],
     model: Annotated[str, typer.Option(help="The encoder: a model folder, a run or a hub id.")],
-    train: Annotated[str, typer.Option(help="Labelled examples: .csv, .tsv, .jsonl, hf:NAME; ner: CoNLL; qa: SQuAD.")],
-    validation: Annotated[str, typer.Option(help="Held-out labelled examples.")],
+    train: Annotated[
+        str,
+        typer.Option(help="Labelled examples: .csv, .tsv, .jsonl, .parquet, a glob, hf:NAME; ner: CoNLL; qa: SQuAD."),
+    ],
+    validation: Annotated[
+        str | None, typer.Option(help="Held-out labelled examples; unset: a tenth of --train, of each label alike.")
+    ] = None,
     settings: _Settings = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; unset: runs/MODEL-TASK.")] = None,
     text_column: Annotated[str | None, typer.Option(help="Column of the text; unset: detected.")] = None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -47,6 +48,9 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 GRAPH_FILE = "model.onnx"
 INT8_FILE = "model_int8.onnx"
+BROWSER_FOLDER = "onnx"
+"""Where transformers.js looks for graphs, under names of its own."""
+_BROWSER_NAMES = {GRAPH_FILE: "model.onnx", INT8_FILE: "model_quantized.onnx"}
 _USUAL_MAX_LENGTH = 512
 """The length up to which an encoder of unknown maximum length is checked."""
 _NOTABLE_LOSS = 0.1
@@ -107,6 +111,26 @@ def open_graphs(
             target = folder / file.relative_to(place)
             target.parent.mkdir(exist_ok=True)
             os.replace(file, target)
+        _link_for_browsers(folder)
+
+
+def _link_for_browsers(folder: Path) -> None:
+    """Give the graphs the names that transformers.js knows: links, or copies on a disk that has no links."""
+    place = folder / BROWSER_FOLDER
+    place.mkdir(exist_ok=True)
+    for file, name in _BROWSER_NAMES.items():
+        data = name_data_file(folder / file)  # a graph names this file, whatever it is called itself
+        for source, target in ((folder / file, place / name), (folder / data, place / data)):
+            target.unlink(missing_ok=True)
+            if source.exists():
+                _link_or_copy(source, target)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def find_checked_length(model: ExportedModel) -> int:

@@ -36,7 +36,7 @@ class TaskOrigin:
 
 
 @dataclass(frozen=True)
-class _Use:
+class Use:
     """The hub's name of a task, our name, and an example of its input."""
 
     tag: str
@@ -46,11 +46,11 @@ class _Use:
 
 
 _USES = {
-    "ForSequenceClassification": _Use(
+    "ForSequenceClassification": Use(
         "text-classification", "classify", "gives texts, or pairs of them, a label or a number"
     ),
-    "ForTokenClassification": _Use("token-classification", "ner", "finds entities in texts"),
-    "ForQuestionAnswering": _Use(
+    "ForTokenClassification": Use("token-classification", "ner", "finds entities in texts"),
+    "ForQuestionAnswering": Use(
         "question-answering",
         "qa",
         "finds the answer to a question in a text",
@@ -65,7 +65,7 @@ def build_task_card(
     name: str, model: TaskModel, origin: TaskOrigin, comparison: Comparison, options: CardOptions
 ) -> str:
     """`name` is the folder's."""
-    use = next(one for ending, one in _USES.items() if model.task_head.files.architecture.endswith(ending))
+    use = find_use(model)
     family = name_encoder(model.encoder)
     num_parameters = sum(param.numel() for param in model.parameters())
     sections = [
@@ -82,7 +82,20 @@ def build_task_card(
     return "\n\n".join(sections) + "\n"
 
 
-def _show_use(name: str, use: _Use, model: TaskModel) -> str:
+def find_use(model: TaskModel) -> Use:
+    return next(one for ending, one in _USES.items() if model.task_head.files.architecture.endswith(ending))
+
+
+def describe_task(model: TaskModel, origin: TaskOrigin) -> dict[str, str]:
+    """Sections about a fine-tuned model by their headings."""
+    return {
+        "Labels": _describe_labels(model),
+        "Fine-tuning": _describe_settings(origin),
+        "Figures": _describe_scores(origin),
+    }
+
+
+def _show_use(name: str, use: Use, model: TaskModel) -> str:
     theirs = (
         f'from transformers import pipeline\n\nanswer = pipeline("{use.tag}", model={name!r})\n'
         f"print(answer({use.example}))"
@@ -94,7 +107,7 @@ def _show_use(name: str, use: _Use, model: TaskModel) -> str:
     return show_code(theirs, ours)
 
 
-def _build_front_matter(use: _Use, family: str, options: CardOptions) -> str:
+def _build_front_matter(use: Use, family: str, options: CardOptions) -> str:
     values: dict[str, Any] = {name: value for name, value in asdict(options).items() if value is not None}
     values |= {"library_name": "transformers", "pipeline_tag": use.tag, "tags": ["maskwright", family.lower(), use.tag]}
     return f"---\n{yaml.safe_dump(values, sort_keys=False)}---"

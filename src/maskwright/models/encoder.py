@@ -352,6 +352,7 @@ def describe_encoder(encoder: PackedEncoder, with_head: bool, is_expressible: bo
     return {
         "model_type": f"{prefix}{family.model_type}",
         "architectures": [f"{prefix}{family.architectures[with_head]}"],
+        **family.stated_settings,
         **values,
         OWN_KEY: {FORMAT_KEY: FORMAT_VERSION, "encoder": own},
     }

@@ -148,6 +148,8 @@ class Family:
     """Our settings that are constant in this family, and so not written."""
     unused_settings: tuple[str, ...] = ()
     """Their settings that have no effect."""
+    stated_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Their settings that change nothing here, stated because some readers refuse a config.json without them."""
     read_newer: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     """Translates newer names of settings in config.json."""
     ties_output: bool = True

@@ -199,6 +199,13 @@ MODERNBERT_FAMILY = Family(
         "position_embedding_type",
         "repad_logits_with_grad",
     ),
+    stated_settings={
+        "initializer_cutoff_factor": 2.0,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "decoder_bias": True,
+        "classifier_activation": "gelu",
+    },
     read_newer=_read_newer_settings,
     embedding_parts=("word", "embedding_norm", "dropout"),
     run_settings={

@@ -193,8 +193,9 @@ def finetune(
     """Fine-tune an encoder on labelled examples; scores, folder and model are in the result.
 
     `train` and `validation` are files, `hf:NAME[:CONFIG][@SPLIT]`, or in memory lists of dictionaries or of tuples
-    such as (text, label), data frames or datasets. A model in memory needs its `tokenizer`. `head` takes the place of
-    the family's own. `out` is runs/MODEL-TASK unless set, and the same call on an unfinished run resumes it.
+    such as (text, label), data frames or datasets. Without `validation` a tenth of `train` is held out. A model in
+    memory needs its `tokenizer`. `head` takes the place of the family's own. `out` is runs/MODEL-TASK unless set, and
+    the same call on an unfinished run resumes it.
 
     With a `TaskConfig` as `task`, which has all settings of the task, `out` must be given. `num_seeds` is `seeds`.
     """
@@ -227,11 +228,12 @@ def _finetune(
     from maskwright.tasks.config import build_task_config
     from maskwright.tasks.tables import MEMORY, as_table, is_in_memory
 
-    for name, wish in (("model", "the encoder"), ("train", "labelled examples"), ("validation", "held-out examples")):
+    for name, wish in (("model", "the encoder"), ("train", "labelled examples")):
         if name not in given:
             raise InputError(f"finetune needs {name}: {wish}; give {name}=")
     model, tokenizer = given["model"], given.pop("tokenizer", None)
-    in_memory = {name: given[name] for name in ("train", "validation") if is_in_memory(given[name])}
+    files = {name: given[name] for name in ("train", "validation") if given.get(name) is not None}
+    in_memory = {name: data for name, data in files.items() if is_in_memory(data)}
     named = {**given, **{name: f"{MEMORY}{name}" for name in in_memory}}
     if not isinstance(model, str | Path):
         named["model"] = f"{MEMORY}{type(model).__name__}"

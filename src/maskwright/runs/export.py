@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from maskwright.config import Config, load_config
+from torch import nn
+
 from maskwright.errors import InputError
-from maskwright.export.card import CARD_FILE, TRAINING_CONFIG_FILE, CardOptions, Origin, build_card
+from maskwright.export.card import (
+    CARD_FILE,
+    CardOptions,
+    Origin,
+    build_card,
+    describe_data,
+    describe_settings,
+)
 from maskwright.export.huggingface import (
     build_detector_card,
     export_detector,
@@ -21,13 +28,12 @@ from maskwright.export.huggingface import (
     export_sentence_transformers,
     export_task_huggingface,
 )
-from maskwright.export.task_card import TaskOrigin, build_task_card
+from maskwright.export.task_card import TaskOrigin, build_task_card, describe_task
 from maskwright.models.files.model_folder import find_task_architecture, read_config, read_own_settings, resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.token_detector import OTHERS_FILE, TokenDetector, as_electra
 from maskwright.ownership import owning
-from maskwright.runs.finetune.finetune import TASK_FILE
-from maskwright.runs.finetune.report import list_scores
+from maskwright.runs.export_origin import ExportSource, copy_settings, read_origin, read_task_origin
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import load_model
 from maskwright.runs.sentence_export import (
@@ -35,18 +41,21 @@ from maskwright.runs.sentence_export import (
     PURPOSES,
     is_for_embeddings,
     load_sentence_encoder,
+    prepare_sentence_graph,
     write_sentence_onnx,
 )
 from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import DataConfig, SourceLike
 from maskwright.storage import restore_folder, whole_folder, write_text
 from maskwright.suggestions import OUT, OVERWRITE, suggest
-from maskwright.tasks.config import load_task_config
 from maskwright.tasks.heads import SETTINGS_PART as SIMILARITY_SETTINGS
 from maskwright.tasks.model import TaskModel
 from maskwright.text.sources import read_python_documentation, read_sources
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.version import __version__
+
+if TYPE_CHECKING:
+    from maskwright.export.onnx_graph import ExportedModel
 
 HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX = "hf", "sentence-transformers", "onnx"
 TARGETS = (HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX)
@@ -79,17 +88,6 @@ class ExportOptions:
             raise InputError(f"--for is for --to {ONNX}, this is --to {self.target}; leave it out")
         if self.purpose is not None and self.purpose not in PURPOSES:
             raise InputError(f"there is no export --for '{self.purpose}'{suggest(self.purpose, PURPOSES)}")
-        if self.target == ONNX and self.card != CardOptions():
-            raise InputError(f"--language and --license are for a model card, which --to {ONNX} does not write")
-
-
-@dataclass(frozen=True)
-class _Source:
-    """The model folder, and the run it belongs to."""
-
-    folder: Path
-    run: RunFolder | None = None
-    checkpoint: str | None = None
 
 
 _Write = Callable[[Path, str, Sequence[str], Say], dict[str, Any]]
@@ -105,7 +103,7 @@ def export_model(name: str, options: ExportOptions, say: Say) -> Path:
     return folder
 
 
-def _write_export(name: str, source: _Source, folder: Path, options: ExportOptions, say: Say) -> None:
+def _write_export(name: str, source: ExportSource, folder: Path, options: ExportOptions, say: Say) -> None:
     _check_replaceable(folder, options.overwrite)
     config = read_config(source.folder)
     is_similarity = bool(read_own_settings(config, SIMILARITY_SETTINGS))
@@ -133,7 +131,7 @@ def is_exported(run: RunFolder, target: str = HUGGING_FACE) -> bool:
     return (folder / MARKER_FILE).is_file()
 
 
-def _choose_writer(name: str, config: Mapping[str, Any], source: _Source, options: ExportOptions) -> _Write:
+def _choose_writer(name: str, config: Mapping[str, Any], source: ExportSource, options: ExportOptions) -> _Write:
     if options.target == ONNX and _gives_vectors(source, options):
         return _prepare_sentences(source, options)
     if find_task_architecture(config):
@@ -144,27 +142,50 @@ def _choose_writer(name: str, config: Mapping[str, Any], source: _Source, option
     return _prepare(name, source, options)
 
 
-def _gives_vectors(source: _Source, options: ExportOptions) -> bool:
+def _gives_vectors(source: ExportSource, options: ExportOptions) -> bool:
     """Whether an ONNX graph is for embeddings: because it is asked for, or the model can do nothing else."""
     if options.target != ONNX or options.purpose is not None:
         return options.purpose == EMBEDDINGS
     return not holds_detector(source.folder) and is_for_embeddings(source.folder)
 
 
-def _prepare_sentences(source: _Source, options: ExportOptions) -> _Write:
+def _prepare_sentences(source: ExportSource, options: ExportOptions) -> _Write:
     """The writer of an encoder for embeddings, which is loaded and found fit first."""
-    loaded = load_sentence_encoder(source.folder)
+    loaded, origin = load_sentence_encoder(source.folder), read_origin(source)
 
     def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
-        return write_sentence_onnx(loaded, source.folder, folder, int8=options.int8, texts=texts, say=say)
+        model, files = prepare_sentence_graph(loaded, source.folder, say)
+        figures = write_sentence_onnx(model, files, loaded, folder, int8=options.int8, texts=texts, say=say)
+        _write_onnx_card(folder, name, model, _describe_run(loaded.encoder, origin), figures, source, options)
+        return figures
 
     return write
 
 
-def _prepare_detector(source: _Source, options: ExportOptions) -> _Write:
+def _describe_run(encoder: nn.Module, origin: Origin) -> dict[str, str]:
+    """Sections about the training of an encoder by their headings."""
+    return {"Training data": describe_data(origin), "Configuration": describe_settings(encoder, origin)}
+
+
+def _write_onnx_card(
+    folder: Path,
+    name: str,
+    model: ExportedModel,
+    facts: Mapping[str, str],
+    figures: Mapping[str, Any],
+    source: ExportSource,
+    options: ExportOptions,
+) -> None:
+    from maskwright.export.onnx_card import build_onnx_card
+
+    write_text(folder / CARD_FILE, build_onnx_card(name, model, folder, facts, figures, options.card))
+    copy_settings(source.run, folder)
+
+
+def _prepare_detector(source: ExportSource, options: ExportOptions) -> _Write:
     """The writer of a detector of replaced tokens."""
     detector = load_detector(source.folder, options.target, HUGGING_FACE)
-    tokenizer, origin = load_tokenizer(source.folder), _read_origin(source)
+    tokenizer, origin = load_tokenizer(source.folder), read_origin(source)
 
     def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
         return write_detector_folder(detector, tokenizer, folder, name, source.run, origin, options.card, texts, say)
@@ -172,21 +193,23 @@ def _prepare_detector(source: _Source, options: ExportOptions) -> _Write:
     return write
 
 
-def _prepare_task(source: _Source, options: ExportOptions) -> _Write:
+def _prepare_task(source: ExportSource, options: ExportOptions) -> _Write:
     """The writer of a fine-tuned model, which is loaded and found fit first."""
     check_task_target(options.target, (HUGGING_FACE, ONNX))
     model, tokenizer = TaskModel.from_pretrained(source.folder), load_tokenizer(source.folder)
 
     def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
-        if options.target == ONNX:
-            return write_task_onnx(model, tokenizer, folder, int8=options.int8, texts=texts, say=say)
         origin = read_task_origin(source.run, is_checkpoint=source.checkpoint is not None)
+        if options.target == ONNX:
+            figures = write_task_onnx(model, tokenizer, folder, int8=options.int8, texts=texts, say=say)
+            _write_onnx_card(folder, name, model, describe_task(model, origin), figures, source, options)
+            return figures
         return write_task_folder(model, tokenizer, folder, name, source.run, origin, options.card, texts, say)
 
     return write
 
 
-def _prepare(name: str, source: _Source, options: ExportOptions) -> _Write:
+def _prepare(name: str, source: ExportSource, options: ExportOptions) -> _Write:
     """The same of a language model."""
     model, tokenizer = load_model(name, needs_head=options.target != SENTENCE_TRANSFORMERS)
 
@@ -201,7 +224,7 @@ def _write(
     tokenizer: Tokenizer,
     folder: Path,
     name: str,
-    source: _Source,
+    source: ExportSource,
     options: ExportOptions,
     texts: Sequence[str],
     say: Say,
@@ -210,31 +233,33 @@ def _write(
     if options.target == ONNX:
         from maskwright.export.onnx import export_onnx
 
-        return export_onnx(model, tokenizer, folder, int8=options.int8, texts=texts, say=say)
+        figures = export_onnx(model, tokenizer, folder, int8=options.int8, texts=texts, say=say)
+        facts = _describe_run(model.encoder, read_origin(source))
+        _write_onnx_card(folder, name, model, facts, figures, source, options)
+        return figures
     for_sentences = options.target == SENTENCE_TRANSFORMERS
     export = export_sentence_transformers if for_sentences else export_huggingface
     comparison = export(model, tokenizer, folder, texts=texts, say=say)
-    origin = _read_origin(source)
+    origin = read_origin(source)
     card = build_card(name, model, tokenizer, origin, comparison, options.card, for_sentences)
     write_text(folder / CARD_FILE, card)
-    if source.run is not None:
-        shutil.copyfile(source.run.config_file, folder / TRAINING_CONFIG_FILE)
+    copy_settings(source.run, folder)
     return asdict(comparison)
 
 
-def _find_source(folder: Path) -> _Source:
+def _find_source(folder: Path) -> ExportSource:
     folder = folder.resolve()
     run = RunFolder(folder.parent)
     if folder == run.model and run.is_run:
-        return _Source(folder, run)
+        return ExportSource(folder, run)
     if len(folder.parents) >= _CHECKPOINT_DEPTH:
         run = RunFolder(folder.parents[_CHECKPOINT_DEPTH - 1])
         if folder.parent.parent == run.checkpoints and run.is_run:
-            return _Source(folder, run, checkpoint=folder.parent.name)
-    return _Source(folder)
+            return ExportSource(folder, run, checkpoint=folder.parent.name)
+    return ExportSource(folder)
 
 
-def _choose_folder(name: str, source: _Source, target: str) -> Path:
+def _choose_folder(name: str, source: ExportSource, target: str) -> Path:
     """Beside the run or the model folder; a hub id's in the working folder."""
     if not Path(name).is_dir():
         return Path(f"{Path(name).name}-{target}")
@@ -263,38 +288,6 @@ def _read_texts(sources: Sequence[SourceLike]) -> list[str]:
         return list(islice(read_sources(list(sources)), _MOST_TEXTS))
     share = DataConfig().validation_share
     return [text for text in read_python_documentation() if is_held_out(text, share)]
-
-
-def _read_origin(source: _Source) -> Origin:
-    """Facts about exactly these weights: a checkpoint does not get the figures of the finished run."""
-    run = source.run
-    if run is None:
-        return Origin()
-    config = load_config(run.config_file)
-    if source.checkpoint is not None:
-        return Origin(config, _read_progress(run, source.checkpoint.removeprefix("step-")))
-    return Origin(config, run.read_final() if run.is_finished else {}, _find_beginning(config))
-
-
-def _find_beginning(config: Config) -> str | None:
-    """The model that was continued; a run that only gave it a head is looked through."""
-    name = config.model.from_
-    before = None if name is None else RunFolder(Path(name))
-    if before is None or not before.is_run:
-        return name
-    earlier = load_config(before.config_file)
-    return earlier.model.from_ if earlier.model.freeze_encoder else name
-
-
-def _read_progress(run: RunFolder, step: str) -> dict[str, Any]:
-    """The progress of a checkpoint, by its name; empty for other names."""
-    if not step.isdigit():
-        return {}
-    tokens = [int(line["tokens"]) for line in run.read_metrics() if line.get("step") == int(step) and "tokens" in line]
-    return {"steps": int(step)} | ({"tokens": tokens[-1]} if tokens else {})
-
-
-_COUNTS = {"train_examples": "training examples", "examples": "held-out examples", "steps": "steps"}
 
 
 def check_task_target(target: str, known: Sequence[str]) -> None:
@@ -327,24 +320,8 @@ def write_task_folder(
     """Fill the folder, which will be called `name`; the figures of the comparison."""
     comparison = export_task_huggingface(model, tokenizer, folder, texts=texts, say=say)
     write_text(folder / CARD_FILE, build_task_card(name, model, origin, comparison, card))
-    if run is not None:
-        shutil.copyfile(run.config_file, folder / TRAINING_CONFIG_FILE)
-        if (run.path / TASK_FILE).is_file():
-            shutil.copyfile(run.path / TASK_FILE, folder / TASK_FILE)
+    copy_settings(run, folder)
     return asdict(comparison)
-
-
-def read_task_origin(run: RunFolder | None, is_checkpoint: bool) -> TaskOrigin:
-    """Facts about exactly these weights: a checkpoint does not get the figures of the finished run."""
-    if run is None:
-        return TaskOrigin()
-    file = run.path / TASK_FILE
-    settings = load_task_config(file).model_dump(exclude_none=True) if file.is_file() else {}
-    if is_checkpoint or not run.is_finished:
-        return TaskOrigin(settings)
-    figures = run.read_final(*_COUNTS)
-    counts = {label: figures[name] for name, label in _COUNTS.items()}
-    return TaskOrigin(settings, list_scores(figures), counts)
 
 
 def holds_detector(folder: Path) -> bool:
@@ -378,6 +355,5 @@ def write_detector_folder(
     say("the generator stays behind; the detector of replaced tokens is exported as ElectraForPreTraining")
     comparison = export_detector(detector, tokenizer, folder, texts=texts, say=say)
     write_text(folder / CARD_FILE, build_detector_card(name, detector, origin, comparison, card))
-    if run is not None:
-        shutil.copyfile(run.config_file, folder / TRAINING_CONFIG_FILE)
+    copy_settings(run, folder)
     return asdict(comparison)

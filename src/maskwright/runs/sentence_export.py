@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.errors import InputError
+from maskwright.export.onnx_graph import SentenceEncoder
 from maskwright.inference.embed import Embed
 from maskwright.inference.loading import LoadedEncoder, load_text_encoder, read_sentence_settings
 from maskwright.inference.runner import run_windows
@@ -49,34 +50,46 @@ def load_sentence_encoder(folder: Path) -> LoadedEncoder:
     return load_text_encoder(folder)
 
 
-def write_sentence_onnx(
-    loaded: LoadedEncoder, source: Path, folder: Path, *, int8: bool, texts: Sequence[str], say: Say
-) -> dict[str, Any]:
-    """Fill the folder with the graph and what it needs; the figures of the comparison."""
-    from maskwright.export.onnx_graph import SentenceEncoder
-    from maskwright.export.sentence_onnx import export_sentence_onnx
-
+def prepare_sentence_graph(loaded: LoadedEncoder, source: Path, say: Say) -> tuple[SentenceEncoder, ModelFiles]:
+    """The encoder with its pooling, and the files that describe both to others."""
     settings, tokenizer = loaded.settings, loaded.tokenizer
     if settings.pooling == "none":
         raise InputError(f"{source} gives a vector to each token; a graph for embeddings needs pooling mean or cls")
-    if settings.prompt or settings.lowercases:
-        change = f"puts '{settings.prompt}' before each text" if settings.prompt else "lowers the case of each text"
-        say(f"{source} {change}, which a graph cannot; sentence-transformers does, elsewhere do so before you tokenize")
     lengths = [one for one in (settings.max_length, find_max_length(loaded.encoder)) if one is not None]
     max_length = min(lengths, default=None)
     if max_length is not None and (tokenizer.model_max_length is None or tokenizer.model_max_length > max_length):
         tokenizer.model_max_length = max_length  # the graph has no other place for what its vectors were made for
     pooling = describe_pooling(find_hidden_size(loaded.encoder), settings.pooling, max_length, settings.normalize)
+    if settings.prompt or settings.lowercases:
+        change = f"puts '{settings.prompt}' before each text" if settings.prompt else "lowers the case of each text"
+        say(f"{source} {change}, which a graph cannot; sentence-transformers does, elsewhere do so before you tokenize")
     pooling["sentence_bert_config.json"]["do_lower_case"] = settings.lowercases
     if settings.prompt:
         prompts = {"prompts": {"default": settings.prompt}, "default_prompt_name": "default"}
         pooling["config_sentence_transformers.json"] |= prompts
-    kind = Embed(loaded.encoder.float(), tokenizer, replace(settings, max_length=None))
+    model = SentenceEncoder(loaded.encoder.float(), settings.pooling, settings.normalize)
+    return model, ModelFiles(_describe(loaded, source), pooling)
+
+
+def write_sentence_onnx(
+    model: SentenceEncoder,
+    files: ModelFiles,
+    loaded: LoadedEncoder,
+    folder: Path,
+    *,
+    int8: bool,
+    texts: Sequence[str],
+    say: Say,
+) -> dict[str, Any]:
+    """Fill the folder with the graph and what it needs; the figures of the comparison."""
+    from maskwright.export.sentence_onnx import export_sentence_onnx
+
+    kind = Embed(loaded.encoder, loaded.tokenizer, replace(loaded.settings, max_length=None))
     return export_sentence_onnx(
-        SentenceEncoder(loaded.encoder, settings.pooling, settings.normalize),
-        tokenizer,
+        model,
+        loaded.tokenizer,
         folder,
-        ModelFiles(_describe(loaded, source), pooling),
+        files,
         int8=int8,
         texts=texts,
         embed=lambda rows: _embed_ids(kind, rows),

@@ -19,9 +19,12 @@ class TaskConfig(Section):
     task: str = Field(description="classification, multi-label, ner, pairs, qa, regression or similarity.")
     model: str = Field(description="The encoder to start from: a model folder, a run or a hub id.")
     train: str = Field(
-        description="Labelled examples: .csv, .tsv, .jsonl, hf:NAME[:CONFIG][@SPLIT]; ner: also CoNLL; qa: also SQuAD."
+        description="Labelled examples: .csv, .tsv, .jsonl, .parquet, a glob of them, hf:NAME[:CONFIG][@SPLIT]; ner:"
+        " also CoNLL; qa: also SQuAD."
     )
-    validation: str = Field(description="Held-out labelled examples.")
+    validation: str | None = Field(
+        default=None, description="Held-out labelled examples; unset: a tenth of train, of each label alike."
+    )
     text_column: str | None = Field(default=None, description="The column with the text; unset: guessed.")
     second_column: str | None = Field(
         default=None, description="The column with the second text of a pair; unset: guessed."

@@ -166,7 +166,7 @@ class TaskModel(Objective):
         else:
             config = self._describe_native(encoder)
         config |= {**described, OWN_KEY: {**config[OWN_KEY], **described.get(OWN_KEY, {})}}
-        config |= name_special_ids(tokenizer, with_ends=False)
+        config |= name_special_ids(tokenizer, with_ends=isinstance(encoder, PackedEncoder))
         return ModelFiles(config, files.small_files, pads_left)
 
     def _describe_native(self, encoder: PackedEncoder) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tables of labelled examples: CSV, TSV and JSON lines, Hugging Face datasets, and objects in memory."""
+"""Tables of labelled examples: CSV, TSV, JSON lines and Parquet, Hugging Face datasets, and objects in memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError, InputWarning
 from maskwright.text.corpus import ReadingReport, decode_lines
-from maskwright.text.files import MAX_LINE_BYTES, file_format, open_stream
+from maskwright.text.files import MAX_LINE_BYTES, file_format, find_files, open_stream
 from maskwright.text.huggingface import dataset_records, is_dataset
 from maskwright.text.in_memory import iterate_rows
+from maskwright.text.records import RecordTally, parquet_batches
 
 _COLA = ("source", "label", "mark", "sentence")
 _STS_BENCHMARK = ("genre", "file", "year", "index", "score", "sentence1", "sentence2")
@@ -41,7 +43,7 @@ MEMORY = "memory:"
 
 
 def read_table(source: str | Path | Table) -> Table:
-    """All records of a file or a dataset, with the columns it has; a table is returned unchanged.
+    """All records of a file, a glob's files or a dataset, with the columns they have; a table is returned unchanged.
 
     The published files of CoLA and STS-B need no header.
     """
@@ -50,9 +52,30 @@ def read_table(source: str | Path | Table) -> Table:
     if is_dataset(str(source)):
         return _collect(str(source), dataset_records(str(source)))
     path = Path(source).expanduser()
+    if has_magic(path.name) and not path.is_file():
+        return _join(path, [_read_file(file) for file in find_files(str(path))])
+    return _read_file(path)
+
+
+def _join(path: Path, tables: Sequence[Table]) -> Table:
+    """One table of several files, which have the same columns in any order."""
+    for table in tables[1:]:
+        if set(table.columns) != set(tables[0].columns):
+            raise InputError(
+                f"{tables[0].path} has the columns {', '.join(tables[0].columns)}, and {table.path}"
+                f" {', '.join(table.columns)}; {path} is to match files with the same ones"
+            )
+    return Table(path, tables[0].columns, [record for table in tables for record in table.records])
+
+
+def _read_file(path: Path) -> Table:
     kind = file_format(path)
+    if kind == "parquet":
+        return _collect(str(path), _read_parquet(path))
     if kind not in ("csv", "tsv", "jsonl"):
-        raise InputError(f"{path} has an unknown suffix; labelled examples are read from .csv, .tsv and .jsonl")
+        raise InputError(
+            f"{path} has an unknown suffix; labelled examples are read from .csv, .tsv, .jsonl and .parquet"
+        )
     report = ReadingReport()
     with open_stream(path) as stream:
         lines = [(number, line.rstrip("\r")) for number, line in decode_lines(stream, report, cut_long_lines=False)]
@@ -101,6 +124,14 @@ def _to_plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         value = value.tolist()
     return list(value) if isinstance(value, tuple) else value
+
+
+def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+    for batch, _ in parquet_batches(path, (), RecordTally(str(path), 1.0, ReadingReport()), None):
+        try:
+            yield from batch.to_pylist()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} holds a text that is not UTF-8; write the file again") from error
 
 
 def _read_json_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Table:

@@ -19,11 +19,12 @@ from maskwright.models.files.model_folder import find_task_architecture, resolve
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.runs.texts import Say
-from maskwright.suggestions import suggest
+from maskwright.suggestions import name_option, suggest
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.features import Features
 from maskwright.tasks.foreign import find_missing_class
 from maskwright.tasks.heads import TaskHead
+from maskwright.tasks.hold_out import hold_out
 from maskwright.tasks.kinds import ExampleSource, TaskKind, check_own_settings, find_kind
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel
@@ -107,9 +108,7 @@ def load_task_inputs(config: TaskConfig, say: Say, given: GivenInputs | None = N
     kind = find_kind(config.task)
     check_own_settings(config)
     given = given or GivenInputs()
-    sources = (given.train or config.train, given.validation or config.validation)
-    files = [kind.read(source, config) for source in sources]
-    files[0].check_same_form(files[1])
+    files = _read_files(kind, config, given, say)
     task = kind.from_examples(files[0].examples, config)
     _check_metric(task, config.metric)
     if given.task_head is not None:
@@ -161,6 +160,22 @@ def load_task_inputs(config: TaskConfig, say: Say, given: GivenInputs | None = N
         weights,
         given.task_head,
     )
+
+
+def _read_files(kind: TaskKind, config: TaskConfig, given: GivenInputs, say: Say) -> list[ExampleSource]:
+    """What to learn from, and what is held out."""
+    train = kind.read(given.train or config.train, config)
+    validation = given.validation or config.validation
+    if validation is None:
+        left, held_out = hold_out(train)
+        say(
+            f"no held-out examples are given, so {len(held_out.examples):,} of the {len(train.examples):,} are held out"
+            f" of training, of each label alike; {name_option('validation')} names others"
+        )
+        return [left, held_out]
+    files = [train, kind.read(validation, config)]
+    files[0].check_same_form(files[1])
+    return files
 
 
 def _say_fine_tuned(name: str, encoder_config: Mapping[str, Any], say: Say) -> None:

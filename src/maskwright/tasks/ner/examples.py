@@ -131,11 +131,11 @@ def describe_tag(example: TaggedSentence, word: int) -> str:
 def _read_raw(path: Path | Table, config: TaskConfig) -> tuple[list[RawSentence], int]:
     if config.second_column is not None:
         raise InputError("--second-column is for pairs of texts; ner reads words and tags: leave it out")
-    if isinstance(path, Table) or is_dataset(str(path)) or file_format(path) == "jsonl":
+    if isinstance(path, Table) or is_dataset(str(path)) or file_format(path) in ("jsonl", "parquet"):
         return read_tagged_records(path, config.text_column, config.label_column), 0
     kind = file_format(path)
-    if kind in ("csv", "parquet"):
-        raise InputError(f"{path} is a .{kind} file; words and tags are read from CoNLL files and .jsonl")
+    if kind == "csv":
+        raise InputError(f"{path} is a .{kind} file; words and tags are read from CoNLL files, .jsonl and .parquet")
     for option, name in (("text", config.text_column), ("label", config.label_column)):
         if name is not None:
             raise InputError(

@@ -13,12 +13,11 @@ from maskwright.errors import InputError
 from maskwright.suggestions import name_option
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.tables import Record, Table, read_table
-from maskwright.text.files import COMPRESSIONS, open_file, open_stream
+from maskwright.text.files import COMPRESSIONS, open_stream
 
 QUESTION_COLUMN, CONTEXT_COLUMN = "question", "context"
 _ANSWER_COLUMNS = ("answers", "answer")
 _START_KEYS = ("answer_start", "start")
-_BATCH_ROWS = 1_000
 _TABLE_FORMATS = ".jsonl, .csv, .tsv, .parquet"
 Span = tuple[int, int]
 """The first character and the one behind the last."""
@@ -174,8 +173,6 @@ def read_question_records(source: str | Path | Table) -> Iterator[Record]:
     path = Path(source).expanduser()
     if is_squad_file(path):
         return _read_squad(path)
-    if path.suffix.lower() == ".parquet":
-        return _read_parquet(path)
     return iter(read_table(path).records)
 
 
@@ -214,23 +211,6 @@ def _list_parts(whole: Any, key: str, path: Path) -> list[Mapping[str, Any]]:
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise InputError(f"{path} has a part without a list '{key}' of objects; SQuAD's files have one: repair it")
     return parts
-
-
-def _read_parquet(path: Path) -> Iterator[Record]:
-    import pyarrow
-    from pyarrow import parquet
-
-    number = 0
-    with open_file(path) as file:
-        try:
-            for batch in parquet.ParquetFile(file).iter_batches(_BATCH_ROWS):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield Record(f"{path}:{number}", values)
-        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{path} is damaged or no Parquet file: {' '.join(str(error).split())}; write or fetch it again"
-            ) from error
 
 
 def find_answer(context: str, answer: str, start: int | None = None) -> Span | None:
