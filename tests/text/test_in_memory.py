@@ -128,7 +128,7 @@ def test_strings_come_in_every_form(form: str, tokenizer: Tokenizer) -> None:
         (3, None, "int is a int; expected"),
         (LazyPolarsFrame(RECORDS), None, "is a LazyPolarsFrame; give the data frame that its collect"),
     ],
-    ids=str,
+    ids=lambda one: type(one).__name__,
 )
 def test_what_cannot_be_read_is_refused(data: Any, column: str | None, message: str) -> None:
     with pytest.raises(InputError, match=message):
