@@ -250,7 +250,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_and_says_so(settings: dic
     folder = break_at_step(settings, 8)
     damage_all(folder)
     metrics = folder.metrics_file.read_bytes()
-    with pytest.raises(InputError, match=r"no whole checkpoint.*step-8.*step-6.*--overwrite to begin anew"):
+    with pytest.raises(InputError, match=r"no whole checkpoint.*step-8.*step-6.*--overwrite .*to begin anew"):
         run(settings)
     assert folder.metrics_file.read_bytes() == metrics
 

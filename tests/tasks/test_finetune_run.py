@@ -249,7 +249,7 @@ def test_wrong_input_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("training.epochs=5", "give --epochs instead"),
+        ("training.epochs=5", r"give --epochs \(epochs= in Python\) instead"),
         ("masking.ratio=0.3", "'masking.ratio=0.3' has no effect on fine-tuning"),
         ("training.mode=clm", "has no effect on fine-tuning"),
         ("optimizer.typo=1", "unknown configuration key 'optimizer.typo'"),

@@ -134,7 +134,7 @@ def test_a_parquet_file_whose_texts_are_no_text_is_refused(tmp_path: Path) -> No
     records = [{"id": "1", "question": "who?", "context": "zebra", "answers": {"text": ["ze"], "answer_start": [0]}}]
     parquet.write_table(pyarrow.Table.from_pylist(records), path, compression="none", use_dictionary=False)
     path.write_bytes(path.read_bytes().replace(b"zebra", b"\xefebra"))
-    with pytest.raises(InputError, match="is damaged or no Parquet file"):
+    with pytest.raises(InputError, match=r"q.parquet holds a text that is not UTF-8; write the file again"):
         read(path)
 
 
