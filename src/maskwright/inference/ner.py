@@ -112,13 +112,13 @@ class FindEntities(TaskKind[str, list[EntityRecord]]):
 
 
 class _Unit(NamedTuple):
-    """What gets one class: a token, or a word."""
+    """What gets one class, and one of an entity: a token, or a word."""
 
+    place: int
+    """Among all tokens or words, of those outside entities as well."""
     class_number: int
     score: float
-    word: str
-    start: int
-    stop: int
+    tokens: range
 
 
 class EntityGrouper:
@@ -129,6 +129,7 @@ class EntityGrouper:
         self.aggregation = aggregation
         self._classes = list(classes)
         self._tags = read_classes_as_tags(classes)
+        self._is_inside = np.array([tag.is_inside for tag in self._tags])
         self._decode = decode
 
     @property
@@ -141,67 +142,68 @@ class EntityGrouper:
 
     def group(self, pieces: TextPieces, scores: Floats) -> list[EntityRecord]:
         """The entities of a text from the probabilities (T, C) of its tokens."""
-        if self.aggregation == "none":
-            return self._list_tokens(pieces, scores)
-        if self.aggregation == "simple":
-            units = [unit for unit in self._list_tokens_as_units(pieces, scores) if unit.start < unit.stop]
-        else:
-            units = [self._join_word(pieces, word, scores) for word in pieces.words]
-        return [self._describe(group) for group in self._cut(units)]
-
-    def _list_tokens(self, pieces: TextPieces, scores: Floats) -> list[EntityRecord]:
-        """Tokens that are no O, numbered from the special token before the first."""
-        return [
-            {
-                "entity": self._classes[unit.class_number],
-                "score": unit.score,
-                "index": number,
-                "word": unit.word,
-                "start": unit.start,
-                "end": unit.stop,
-            }
-            for number, unit in enumerate(self._list_tokens_as_units(pieces, scores), start=1)
-            if self._tags[unit.class_number].is_inside and unit.start < unit.stop
-        ]
-
-    def _list_tokens_as_units(self, pieces: TextPieces, scores: Floats) -> list[_Unit]:
-        best, values = scores.argmax(-1).tolist(), scores.max(-1, initial=0.0).tolist()
-        rows = zip(best, values, pieces.names, pieces.spans, strict=True)
-        return [_Unit(number, value, name, *span) for number, value, name, span in rows]
-
-    def _join_word(self, pieces: TextPieces, word: range, scores: Floats) -> _Unit:
-        rows = scores[word.start : word.stop]
+        tokens = [range(place, place + 1) for place in range(len(pieces.ids)) if pieces.has_text(place)]
         match self.aggregation:
-            case "first":
-                row = rows[0]
-            case "max":
-                row = rows[rows.max(-1).argmax()]
-            case _:
-                row = rows.mean(0)
-        number = int(row.argmax())
-        name = self._decode(pieces.names[word.start : word.stop])
-        return _Unit(number, float(row[number]), name, pieces.spans[word.start][0], pieces.spans[word.stop - 1][1])
+            case "none":
+                return [self._describe_token(pieces, unit) for unit in self._find_inside(tokens, scores)]
+            case "simple":
+                return [self._describe(pieces, group) for group in self._cut(self._find_inside(tokens, scores))]
+        return [self._describe(pieces, group) for group in self._cut(self._find_inside(pieces.words, scores))]
+
+    def _find_inside(self, words: Sequence[range], scores: Floats) -> list[_Unit]:
+        """Those of the words that belong to an entity."""
+        rows = self._score_words(words, scores)
+        best = rows.argmax(-1)
+        inside = np.flatnonzero(self._is_inside[best])
+        classes = best[inside]
+        found = zip(inside.tolist(), classes.tolist(), rows[inside, classes].tolist(), strict=True)
+        return [_Unit(place, number, score, words[place]) for place, number, score in found]
+
+    def _score_words(self, words: Sequence[range], scores: Floats) -> Floats:
+        """(words, C)"""
+        if self.aggregation not in ("max", "average") or not words:
+            return scores[[word.start for word in words]]
+        parts = [scores[word.start : word.stop] for word in words]
+        if self.aggregation == "average":
+            return np.stack([part.mean(0) for part in parts])
+        return np.stack([part[part.max(-1).argmax()] for part in parts])
 
     def _cut(self, units: Sequence[_Unit]) -> list[list[_Unit]]:
         """Runs of units that are one entity each."""
         groups: list[list[_Unit]] = []
-        before: _Unit | None = None
         for unit in units:
-            tag = self._tags[unit.class_number]
-            if before is not None and goes_on(self._tags[before.class_number], tag):
+            before = groups[-1][-1] if groups else None
+            if before is not None and self._goes_on(before, unit):
                 groups[-1].append(unit)
-            elif tag.is_inside:
+            else:
                 groups.append([unit])
-            before = unit
         return groups
 
-    def _describe(self, group: Sequence[_Unit]) -> EntityRecord:
+    def _goes_on(self, before: _Unit, unit: _Unit) -> bool:
+        is_next = before.place == unit.place - 1
+        return is_next and goes_on(self._tags[before.class_number], self._tags[unit.class_number])
+
+    def _describe(self, pieces: TextPieces, group: Sequence[_Unit]) -> EntityRecord:
+        words = [pieces.names[unit.tokens.start : unit.tokens.stop] for unit in group]
         return {
             "entity_group": self._tags[group[0].class_number].type,
             "score": float(np.mean([unit.score for unit in group])),
-            "word": self._decode([unit.word for unit in group]),
-            "start": group[0].start,
-            "end": group[-1].stop,
+            "word": self._decode([word[0] if self.aggregation == "simple" else self._decode(word) for word in words]),
+            "start": pieces.spans[group[0].tokens.start][0],
+            "end": pieces.spans[group[-1].tokens.stop - 1][1],
+        }
+
+    def _describe_token(self, pieces: TextPieces, unit: _Unit) -> EntityRecord:
+        """A token by its number, counted from the special token before the first."""
+        place = unit.tokens.start
+        start, stop = pieces.spans[place]
+        return {
+            "entity": self._classes[unit.class_number],
+            "score": unit.score,
+            "index": place + 1,
+            "word": pieces.names[place],
+            "start": start,
+            "end": stop,
         }
 
 
@@ -220,7 +222,7 @@ class TextPieces:
     @cached_property
     def words(self) -> list[range]:
         """The tokens of each word; those of blanks belong to none."""
-        bounds = [0, *(place for place in range(1, len(self.ids)) if not self.continues[place]), len(self.ids)]
+        bounds = [0, *(np.flatnonzero(~self.continues[1:]) + 1).tolist(), len(self.ids)]
         return [range(start, stop) for start, stop in pairwise(bounds) if start < stop and self.has_text(start)]
 
     def has_text(self, place: int) -> bool:
@@ -236,18 +238,21 @@ def encode_pieces(tokenizer: Tokenizer, encoder: nn.Module, texts: Sequence[str]
     pieces = []
     for text, encoding in zip(texts, encodings, strict=True):
         ids, names = encoding.ids, encoding.tokens
-        spans = [_trim(text, *span) for span in encoding.offsets]
-        is_known = [token_id != tokenizer.unk_token_id for token_id in ids]
+        spans = [
+            (start, stop)
+            if start < stop and not (text[start].isspace() or text[stop - 1].isspace())
+            else _trim(text, start, stop)
+            for start, stop in encoding.offsets
+        ]
         if prefix:
-            continues = [name.startswith(prefix) and known for name, known in zip(names, is_known, strict=True)]
+            continues = [name.startswith(prefix) for name in names]
         else:
             ends = [0, *(stop for _, stop in spans[:-1])]
-            rows = zip(spans, ends, is_known, strict=True)
-            continues = [_goes_on(text, span, end) and known for span, end, known in rows]
-        shown = [
-            name if known else text[slice(*span)] for name, span, known in zip(names, spans, is_known, strict=True)
-        ]
-        pieces.append(TextPieces(ids, shown, spans, np.array(continues, dtype=bool)))
+            continues = [_goes_on(text, span, end) for span, end in zip(spans, ends, strict=True)]
+        if tokenizer.unk_token_id in ids:
+            for place in [place for place, token_id in enumerate(ids) if token_id == tokenizer.unk_token_id]:
+                names[place], continues[place] = text[slice(*spans[place])], False
+        pieces.append(TextPieces(ids, names, spans, np.array(continues, dtype=bool)))
     return pieces
 
 
