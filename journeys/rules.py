@@ -71,9 +71,10 @@ RULES = [
     Rule(r"modern_large", on="cpu", skip="395M parameters in batches of 131,072 tokens: hours a step on a CPU"),
     # Words in place of others.
     Rule(r"^maskwright (serve|board)\b", packages=("fastapi", "httptools", "orjson", "uvicorn")),
-    Rule(r"^maskwright serve$", before="test -d runs/quickstart"),
-    Rule(r"^maskwright board runs/", before="test -d runs/mine"),
     Rule(r"^maskwright (serve|board)\b", replace={r"^(maskwright (serve|board).*)$": _SERVED}),
+    # Apart from the command, whose process is the one that is told to end.
+    Rule(r"^maskwright serve --port", replace={"^": "test -d runs/quickstart; "}),
+    Rule(r"^maskwright board runs/", replace={"^": "test -d runs/mine; "}),
     Rule(r"^make train", replace={"^make train": "maskwright train"}),
     Rule(r"\bRUN\b", replace={r"\bRUN\b": "runs/mine"}),
     Rule(r"'DIR'", before="cp -rL bert-base-uncased DIR", packages=("transformers",)),
