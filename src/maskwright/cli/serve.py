@@ -7,6 +7,16 @@ from typing import Annotated
 
 import typer
 
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine.")]
+Port = Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        envvar="MASKWRIGHT_API_KEY",
+        help="Key that requests must send; others can see it here, not in the variable.",
+    ),
+]
+
 
 def serve(
     context: typer.Context,
@@ -16,8 +26,8 @@ def serve(
             metavar="[MODEL...]", help="Runs, checkpoints, model folders or hub ids; nothing: runs/quickstart."
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = 8000,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N; unset: a GPU if there is one.")] = None,
     precision: Annotated[
         str | None,
@@ -26,13 +36,7 @@ def serve(
     compile: Annotated[
         str | None, typer.Option(help="Compile layers on a GPU: auto (large jobs), true or false; unset: auto.")
     ] = None,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="MASKWRIGHT_API_KEY",
-            help="Key that requests must send; others can see it here, not in the variable.",
-        ),
-    ] = None,
+    api_key: ApiKey = None,
     cors: Annotated[
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="Origin whose pages may read the answers; may be given several times."),
@@ -75,15 +79,9 @@ def board(
     runs: Annotated[Path, typer.Argument(help="The folder of runs; those in folders below it are shown too.")] = Path(
         "runs"
     ),
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = 8000,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="MASKWRIGHT_API_KEY",
-            help="Key that requests must send; others can see it here, not in the variable.",
-        ),
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    api_key: ApiKey = None,
 ) -> None:
     """Show all runs of a folder in a browser, as they train: curves, settings, held-out predictions.
 

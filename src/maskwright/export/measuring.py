@@ -1,11 +1,12 @@
-"""Measure a version of a model: size, latency and held-out loss."""
+"""Measure a version of a model: size, latency and held-out loss; and the table of several versions."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -39,12 +40,21 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Figures:
-    """The measurements of one version of a model."""
+class Cost:
+    """What one version of a model takes."""
 
     size_bytes: int
     latency_ms: dict[int, float]
     """By the number of texts in a batch."""
+
+
+CostT = TypeVar("CostT", bound=Cost)
+
+
+@dataclass(frozen=True)
+class Figures(Cost):
+    """The measurements of one version of a language model."""
+
     loss: float
 
 
@@ -77,9 +87,7 @@ def build_exam(
     questions = [
         _ask(model, rows[start : start + _ROWS], names, tokenizer.pad_token_id) for start in range(0, len(rows), _ROWS)
     ]
-    timed_row = np.resize([token_id for row in rows for token_id in row] or [tokenizer.pad_token_id], length)
-    timed = {count: name_inputs(np.tile(timed_row, (count, 1)), None, names) for count in LATENCY_BATCHES}
-    exam = Exam(questions, timed, length)
+    exam = Exam(questions, build_timed(rows or [[tokenizer.pad_token_id]], length, names), length)
     if not exam.num_asked:
         raise InputError("the held-out text is too small: none of its tokens is asked for; give more texts")
     return exam
@@ -112,6 +120,29 @@ def name_inputs(input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64] 
         "token_type_ids": np.zeros_like(input_ids),
     }
     return {name: values[name] for name in names}
+
+
+def build_timed(rows: Sequence[Sequence[int]], length: int, names: list[str]) -> dict[int, Inputs]:
+    """Batches of full rows of the tokens of `rows`, by the number of texts."""
+    timed_row = np.resize([token_id for row in rows for token_id in row], length)
+    return {count: name_inputs(np.tile(timed_row, (count, 1)), None, names) for count in LATENCY_BATCHES}
+
+
+def tabulate(
+    versions: Mapping[str, CostT], length: int, columns: Mapping[str, Callable[[CostT], Any]]
+) -> Iterator[str]:
+    """A line of heads and one for each version: size, latencies at `length`, and columns of what was measured."""
+    timed = "".join(f"{f'{count} x {length} tokens':>16}" for count in LATENCY_BATCHES)
+    yield f"{'':<10}{'size':>12}{timed}{''.join(f'{head:>16}' for head in columns)}"
+    for name, figures in versions.items():
+        latencies = "".join(f"{figures.latency_ms[count]:>13.1f} ms" for count in LATENCY_BATCHES)
+        shown = "".join(f"{show(figures):>16}" for show in columns.values())
+        yield f"{name:<10}{figures.size_bytes / 1e6:>9.1f} MB{latencies}{shown}"
+
+
+def describe_latency() -> str:
+    threads = torch.get_num_threads()
+    return f"latency is the median on {threads} CPU thread{'s' if threads > 1 else ''}"
 
 
 def _compute_loss(answer: Answer, questions: list[Question]) -> float:

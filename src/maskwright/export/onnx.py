@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskwright.export.measuring import LATENCY_BATCHES, Exam, Figures, build_exam
+from maskwright.export.measuring import Exam, Figures, build_exam, describe_latency, tabulate
 from maskwright.export.onnx_graph import (
     LARGEST_FILE_BYTES,
     Agreement,
@@ -171,16 +171,9 @@ def _measure_size(file: Path) -> int:
 
 def _report(versions: dict[str, Figures], agreement: Agreement, exam: Exam, say: Say) -> None:
     say(f"{GRAPH_FILE}: {agreement}")
-    timed = "".join(f"{f'{rows} x {exam.length} tokens':>16}" for rows in LATENCY_BATCHES)
-    say(f"{'':<10}{'size':>12}{timed}{'held-out loss':>16}")
-    for name, figures in versions.items():
-        latencies = "".join(f"{figures.latency_ms[rows]:>13.1f} ms" for rows in LATENCY_BATCHES)
-        say(f"{name:<10}{figures.size_bytes / 1e6:>9.1f} MB{latencies}{figures.loss:>16.4f}")
-    threads = torch.get_num_threads()
-    say(
-        f"latency is the median on {threads} CPU thread{'s' if threads > 1 else ''}, the loss the mean over"
-        f" {exam.num_asked:,} tokens in nats"
-    )
+    for line in tabulate(versions, exam.length, {"held-out loss": lambda figures: f"{figures.loss:.4f}"}):
+        say(line)
+    say(f"{describe_latency()}, the loss the mean over {exam.num_asked:,} tokens in nats")
     if "onnx int8" in versions:
         growth = versions["onnx int8"].loss - versions["onnx fp32"].loss
         if growth > _NOTABLE_LOSS:

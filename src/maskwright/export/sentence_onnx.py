@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from maskwright.errors import RunError
 from maskwright.export.comparison import Sample, choose_sample
-from maskwright.export.measuring import LATENCY_BATCHES, MEASURED_LENGTH, measure_latency_ms, name_inputs
+from maskwright.export.measuring import (
+    MEASURED_LENGTH,
+    Cost,
+    build_timed,
+    describe_latency,
+    measure_latency_ms,
+    name_inputs,
+    tabulate,
+)
 from maskwright.export.onnx import GRAPH_FILE, describe_versions, find_checked_length, measure_versions, open_graphs
 from maskwright.export.onnx_graph import (
     LARGEST_DIFFERENCE,
@@ -37,12 +44,9 @@ Embed = Callable[[Sequence[Sequence[int]]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class SentenceFigures:
+class SentenceFigures(Cost):
     """The measurements of one version of a model."""
 
-    size_bytes: int
-    latency_ms: dict[int, float]
-    """By the number of texts in a batch."""
     mean_cosine: float
     """Of a text's vector with that of the pipeline."""
     smallest_cosine: float
@@ -97,9 +101,7 @@ def _build_exam(sample: Sample, embed: Embed, names: list[str], max_length: int)
     length = min(max_length, MEASURED_LENGTH)
     padded = sample.pad()
     inputs = name_inputs(padded["input_ids"].numpy(), padded["attention_mask"].numpy(), names)
-    timed_row = np.resize([token_id for row in sample.rows for token_id in row], length)
-    timed = {count: name_inputs(np.tile(timed_row, (count, 1)), None, names) for count in LATENCY_BATCHES}
-    return _SentenceExam(inputs, embed(sample.rows), timed, length)
+    return _SentenceExam(inputs, embed(sample.rows), build_timed(sample.rows, length, names), length)
 
 
 def _check_vectors(figures: SentenceFigures) -> None:
@@ -118,14 +120,11 @@ def _report(
     versions: Mapping[str, SentenceFigures], agreement: Agreement, exam: _SentenceExam, sample: Sample, say: Say
 ) -> None:
     say(f"{GRAPH_FILE}: {agreement}")
-    timed = "".join(f"{f'{rows} x {exam.length} tokens':>16}" for rows in LATENCY_BATCHES)
-    say(f"{'':<10}{'size':>12}{timed}{'mean cosine':>14}{'smallest':>12}")
-    for name, figures in versions.items():
-        latencies = "".join(f"{figures.latency_ms[rows]:>13.1f} ms" for rows in LATENCY_BATCHES)
-        cosines = f"{figures.mean_cosine:>14.6f}{figures.smallest_cosine:>12.6f}"
-        say(f"{name:<10}{figures.size_bytes / 1e6:>9.1f} MB{latencies}{cosines}")
-    threads = torch.get_num_threads()
-    say(
-        f"latency is the median on {threads} CPU thread{'s' if threads > 1 else ''}; cosines are between the vectors of"
-        f" {len(sample.rows):,} texts and those of maskwright's pipeline"
-    )
+    columns = {
+        "mean cosine": lambda figures: f"{figures.mean_cosine:.6f}",
+        "smallest": lambda figures: f"{figures.smallest_cosine:.6f}",
+    }
+    for line in tabulate(versions, exam.length, columns):
+        say(line)
+    compared = f"the vectors of {len(sample.rows):,} texts and those of maskwright's pipeline"
+    say(f"{describe_latency()}; cosines are between {compared}")

@@ -12,11 +12,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from maskwright.errors import InputError
-from maskwright.export.measuring import LATENCY_BATCHES, MEASURED_LENGTH, measure_latency_ms, name_inputs
+from maskwright.export.measuring import (
+    MEASURED_LENGTH,
+    Cost,
+    build_timed,
+    describe_latency,
+    measure_latency_ms,
+    name_inputs,
+    tabulate,
+)
 from maskwright.export.onnx import GRAPH_FILE, describe_versions, measure_versions, open_graphs
 from maskwright.export.onnx_graph import Agreement, Answer, Inputs, answer_with_torch, check_packages, find_input_names
 from maskwright.tasks.model import TaskModel
@@ -35,12 +42,9 @@ Decides = Literal["best class", "every class", "measure", "ends"]
 
 
 @dataclass(frozen=True)
-class TaskFigures:
+class TaskFigures(Cost):
     """The measurements of one version of a model."""
 
-    size_bytes: int
-    latency_ms: dict[int, float]
-    """By the number of texts in a batch."""
     same_answers: float
     """The share of answers that are torch's: the best class of a text or token, every class of a multi-label model, the
     ends of a span, and a measure to 0.01."""
@@ -106,8 +110,7 @@ def _build_exam(model: TaskModel, tokenizer: Tokenizer, texts: Sequence[str], na
         is_real = np.array([[1] * len(row) + [0] * (width - len(row)) for row in part])
         batches.append(name_inputs(ids, is_real, names))
     ask = answer_with_torch(model)
-    timed_row = np.resize([token_id for row in rows for token_id in row], length)
-    timed = {count: name_inputs(np.tile(timed_row, (count, 1)), None, names) for count in LATENCY_BATCHES}
+    timed = build_timed(rows, length, names)
     return _TaskExam(batches, [ask(batch) for batch in batches], timed, length, _find_decision(model.task))
 
 
@@ -144,14 +147,10 @@ def _find_decision(task: Task) -> Decides:
 
 def _report(versions: dict[str, TaskFigures], agreement: Agreement, exam: _TaskExam, say: Say) -> None:
     say(f"{GRAPH_FILE}: {agreement}")
-    timed = "".join(f"{f'{rows} x {exam.length} tokens':>16}" for rows in LATENCY_BATCHES)
-    say(f"{'':<10}{'size':>12}{timed}{'same answers':>16}{'logits off by':>16}")
-    for name, figures in versions.items():
-        latencies = "".join(f"{figures.latency_ms[rows]:>13.1f} ms" for rows in LATENCY_BATCHES)
-        compared = f"{figures.same_answers:>16.1%}{figures.mean_difference:>16.2g}"
-        say(f"{name:<10}{figures.size_bytes / 1e6:>9.1f} MB{latencies}{compared}")
-    threads = torch.get_num_threads()
-    say(
-        f"latency is the median on {threads} CPU thread{'s' if threads > 1 else ''}; answers are compared with torch's"
-        f" on {exam.num_texts:,} texts"
-    )
+    columns = {
+        "same answers": lambda figures: f"{figures.same_answers:.1%}",
+        "logits off by": lambda figures: f"{figures.mean_difference:.2g}",
+    }
+    for line in tabulate(versions, exam.length, columns):
+        say(line)
+    say(f"{describe_latency()}; answers are compared with torch's on {exam.num_texts:,} texts")

@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from maskwright.errors import InputError, InputWarning, RunInterruptedError
-from maskwright.inference.outputs import AnswerColumns, Record, build_format
+from maskwright.inference.outputs import AnswerColumns, AssembledFormat, Record, build_format
 from maskwright.storage import naming_if_full, read_json, write_text
 from maskwright.suggestions import OUT, OVERWRITE
 
@@ -119,7 +119,7 @@ class KeptAnswers:
             return
         assert self._file is not None
         block = self._format.encode(self._pending)
-        if not self._format.is_appended:
+        if isinstance(self._format, AssembledFormat):
             self._file.write(len(block).to_bytes(_SIZE_BYTES, "little"))
         self._file.write(block)
         self._num_written += len(self._pending)
@@ -151,15 +151,15 @@ class KeptAnswers:
         if self.num_records:
             self.keep()  # there may be no room for the whole file beside them
         self._sync()
-        if self._format.is_appended:
-            os.replace(self.folder / _FILE, self._path)
+        if isinstance(self._format, AssembledFormat):
+            self._write_whole(self._format, self.folder / self._path.name)
         else:
-            self._write_whole(self.folder / self._path.name)
+            os.replace(self.folder / _FILE, self._path)
         return self._num_written, self.num_missing + self._new_missing
 
-    def _write_whole(self, whole: Path) -> None:
+    def _write_whole(self, assembled: AssembledFormat, whole: Path) -> None:
         with whole.open("wb") as file:
-            self._format.finish(self._read_blocks, file)
+            assembled.finish(self._read_blocks, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(whole, self._path)

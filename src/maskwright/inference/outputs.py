@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 from uuid import UUID
 
 import numpy as np
@@ -45,10 +45,7 @@ class AnswerColumns:
 
 
 class AnswerFormat(ABC):
-    """Blocks are kept one by one, since a long prediction may be killed, and make the file in the end."""
-
-    is_appended: ClassVar[bool] = False
-    """Whether blocks one after another are the file already."""
+    """Blocks are kept one by one, since a long prediction may be killed; one after another they are the file."""
 
     def __init__(self, columns: AnswerColumns) -> None:
         self.columns = columns
@@ -57,19 +54,21 @@ class AnswerFormat(ABC):
     def encode(self, records: Sequence[Record]) -> bytes:
         """A block of records."""
 
+
+class AssembledFormat(AnswerFormat):
+    """The file is made of all blocks in the end."""
+
+    @abstractmethod
     def finish(self, blocks: Blocks, file: IO[bytes]) -> None:
-        """Write the whole file, of a format that is not appended."""
-        raise NotImplementedError
+        """Write the whole file."""
 
 
 class JsonLinesFormat(AnswerFormat):
-    is_appended = True
-
     def encode(self, records: Sequence[Record]) -> bytes:
         return "".join(f"{format_json(record)}\n" for record in records).encode()
 
 
-class ParquetFormat(AnswerFormat):
+class ParquetFormat(AssembledFormat):
     """A row group to a block. A column of the source has the type that all its values have in common, or else JSON."""
 
     def encode(self, records: Sequence[Record]) -> bytes:
