@@ -3,10 +3,14 @@
 Every request asks for the vector of one text; texts are sentences of the built-in corpus, or the lines of --texts.
 All servers read the same model: random weights of --variant, or --model. Each is measured alone: first with clients
 that ask again as soon as they are answered, then at rising rates of requests that come at random times, until the
-slowest hundredth is slower than --p99-ms. The headline is the highest rate within that time, ours over the better
-peer's.
+slowest hundredth is slower than --p99-ms, twice in a row. The headline is the highest rate within that time, ours over
+the better peer's.
+
+With --bulk N every request has N texts, and all answers of --processes servers of ours count, each on a port of its own
+as behind a load balancer.
 
     python benchmarks/serving.py --infinity path/to/venv
+    python benchmarks/serving.py --device cuda --variant base --bulk 32 --processes 4
     python benchmarks/serving.py --soak 30
     python benchmarks/serving.py --faults
 """
@@ -21,6 +25,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +94,14 @@ async def measure(server: Server, texts: list[str], arguments: argparse.Namespac
     capacity = max(row["rate"] for row in closed)
     rates, rate, best = [], capacity * FIRST_SHARE, 0.0
     while rate <= 1.5 * capacity:
-        outcome = await load.run_open(rate, arguments.seconds)
-        rates.append(describe(outcome, asked=rate))
-        show(f"  {rate:6.0f} asked/s", outcome)
-        if outcome.percentile_ms(99) > arguments.p99_ms or outcome.num_errors:
+        for attempt in range(2):
+            outcome = await load.run_open(rate, arguments.seconds, seed=attempt)
+            rates.append(describe(outcome, asked=rate))
+            show(f"  {rate:6.0f} asked/s", outcome)
+            is_met = outcome.percentile_ms(99) <= arguments.p99_ms and not outcome.num_errors
+            if is_met:
+                break
+        if not is_met:
             break
         best = rate
         rate *= STEP
@@ -128,6 +137,38 @@ def compare(sides: list[Side], folder: Path, texts: list[str], arguments: argpar
 def bound_rate(figures: dict[str, Any]) -> float:
     """The best rate; of a side that was too slow at every one the lowest, which is more than it can do."""
     return float(figures["best_rate"] or figures["open"][0]["asked"])
+
+
+def measure_bulk(side: Side, texts: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Texts a second in closed loops, of all servers together."""
+    size = arguments.bulk
+    bodies = [json.dumps({"input": texts[at : at + size]}).encode() for at in range(0, len(texts) - size + 1, size)]
+    rows = []
+    with ExitStack() as stack:
+        logs = [Path(arguments.logs) / f"{number}.log" for number in range(arguments.processes)]
+        servers = [stack.enter_context(running(side, log)) for log in logs]
+
+        async def ask_all(num_clients: int, seconds: float) -> list[Outcome]:
+            clients = [Client(server.port, side.path) for server in servers]
+            loads = [Load(client, bodies[number:] + bodies[:number]) for number, client in enumerate(clients)]
+            outcomes = await asyncio.gather(*(load.run_closed(num_clients, seconds) for load in loads))
+            for client in clients:
+                client.close()
+            return outcomes
+
+        asyncio.run(ask_all(8, WARM_UP_S))
+        for num_clients in NUM_CLIENTS:
+            outcomes = asyncio.run(ask_all(num_clients, arguments.seconds))
+            texts_per_s = size * sum(outcome.rate for outcome in outcomes)
+            p99_ms = max(outcome.percentile_ms(99) for outcome in outcomes)
+            errors = sum(outcome.num_errors for outcome in outcomes)
+            rows.append({"clients": num_clients, "texts_per_s": texts_per_s, "p99_ms": p99_ms, "errors": errors})
+            print(
+                f"  {len(servers)} servers, {num_clients:3} clients each, {size} texts a request: {texts_per_s:9.1f}"
+                f" texts/s, p99 {p99_ms:7.1f} ms, {errors} errors",
+                flush=True,
+            )
+    return {"bulk": rows, "texts_per_s": max(row["texts_per_s"] for row in rows)}
 
 
 async def soak(server: Server, texts: list[str], minutes: float) -> dict[str, Any]:
@@ -174,6 +215,8 @@ def main() -> None:
     parser.add_argument("--serve", default="", help="more words for maskwright serve")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each load")
     parser.add_argument("--p99-ms", type=float, default=250.0)
+    parser.add_argument("--bulk", type=int, metavar="TEXTS", help="of each request; ours alone, as fast as it can")
+    parser.add_argument("--processes", type=int, default=1, help="servers of ours, with --bulk")
     parser.add_argument("--soak", type=float, metavar="MINUTES")
     parser.add_argument("--faults", action="store_true")
     parser.add_argument("--json", type=Path, help="write the figures here")
@@ -188,6 +231,8 @@ def main() -> None:
         sides = list_sides(folder, arguments.device, arguments.infinity, peer_python, arguments.serve.split())
         if arguments.faults:
             results = run_faults(sides[0], texts, Path(temporary))
+        elif arguments.bulk:
+            results = measure_bulk(sides[0], texts, arguments)
         elif arguments.soak:
             with running(sides[0], Path(temporary) / "soak.log") as server:
                 results = asyncio.run(soak(server, texts[:500], arguments.soak))

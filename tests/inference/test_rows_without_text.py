@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rich.console import Console
 from sequence_lab import save_classifier
 from tiny_models import MAX_LENGTH, SHAPE, save
 
-from maskwright.errors import InputWarning
+from maskwright.errors import InputError, InputWarning
 from maskwright.inference.kinds import KINDS
 from maskwright.inference.pipeline import pipeline
 from maskwright.runs.predict import predict
@@ -117,3 +118,17 @@ def test_vectors_that_are_missing_are_nan_and_marked(models: dict[str, Path], tm
             else:
                 assert arrays["lengths"].tolist() == lengths
                 assert arrays["embeddings"].shape == (8, 32)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_garbage_is_collected_between_answers_if_it_was_before(bert_folder: Path, is_on: bool) -> None:
+    embed = pipeline("embed", bert_folder, device="cpu")
+    was_on = gc.isenabled()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        seen = [gc.isenabled() for _ in embed.stream(["the cat", "a dog"])]
+        with pytest.raises(InputError, match="empty"):
+            embed("")
+        assert [*seen, gc.isenabled()] == [is_on] * 3
+    finally:
+        (gc.enable if was_on else gc.disable)()

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Encoding
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
@@ -77,6 +78,9 @@ class FindEntities(TaskKind[str, list[EntityRecord]]):
 
     def _cut(self, pieces: TextPieces) -> PreparedPieces:
         cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        num_tokens = len(pieces.ids)
+        if num_tokens <= self._size:
+            return PreparedPieces([AnsweringSample([cls, *pieces.ids, sep], first=1, stop=1 + num_tokens)], pieces)
         samples = [
             AnsweringSample([cls, *pieces.ids[start:stop], sep], first=1 + begin - start, stop=1 + end - start)
             for (start, stop), (begin, end) in find_word_windows(pieces.continues, self._size)
@@ -142,6 +146,8 @@ class EntityGrouper:
 
     def group(self, pieces: TextPieces, scores: Floats) -> list[EntityRecord]:
         """The entities of a text from the probabilities (T, C) of its tokens."""
+        if not self._has_entity(scores):
+            return []
         tokens = [range(place, place + 1) for place in range(len(pieces.ids)) if pieces.has_text(place)]
         match self.aggregation:
             case "none":
@@ -149,6 +155,12 @@ class EntityGrouper:
             case "simple":
                 return [self._describe(pieces, group) for group in self._cut(self._find_inside(tokens, scores))]
         return [self._describe(pieces, group) for group in self._cut(self._find_inside(pieces.words, scores))]
+
+    def _has_entity(self, scores: Floats) -> bool:
+        """False only where no word can be one: a word has the class of one of its tokens, or that of their mean, which
+        is outside where all its tokens are, if there is but one class outside."""
+        is_surely_outside = self.aggregation != "average" or np.count_nonzero(~self._is_inside) == 1
+        return bool(self._is_inside[scores.argmax(-1)].any()) or not is_surely_outside
 
     def _find_inside(self, words: Sequence[range], scores: Floats) -> list[_Unit]:
         """Those of the words that belong to an entity."""
@@ -207,17 +219,55 @@ class EntityGrouper:
         }
 
 
-@dataclass(frozen=True)
 class TextPieces:
-    """The tokens of a text, without special tokens around them."""
+    """The tokens of a text, without special tokens around them.
 
-    ids: list[int]
-    names: list[str]
-    """The tokens as they are written; an unknown one is the text it stands for."""
-    spans: list[tuple[int, int]]
-    """The characters of each token, without blanks around them; one that stands for blanks alone has none."""
-    continues: Bools
-    """Whether a token goes on with the word of the token before it."""
+    Words and places are read from the tokenizer's answer when they are asked for: a text without an entity never is.
+    """
+
+    def __init__(self, text: str, encoding: Encoding, prefix: str | None, unk_token_id: int) -> None:
+        """`prefix` is how a token begins that goes on with a word, where the tokenizer's model has one."""
+        self.ids: list[int] = encoding.ids
+        self._text = text
+        self._encoding = encoding
+        self._prefix = prefix
+        self._unknown = unk_token_id
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """The characters of each token, without blanks around them; one that stands for blanks alone has none."""
+        text = self._text
+        return [
+            (start, stop)
+            if start < stop and not (text[start].isspace() or text[stop - 1].isspace())
+            else _trim(text, start, stop)
+            for start, stop in self._encoding.offsets
+        ]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The tokens as they are written; an unknown one is the text it stands for."""
+        names: list[str] = self._encoding.tokens
+        for place in self._find_unknown():
+            names[place] = self._text[slice(*self.spans[place])]
+        return names
+
+    @cached_property
+    def continues(self) -> Bools:
+        """Whether a token goes on with the word of the token before it."""
+        if self._prefix:
+            continues = [name.startswith(self._prefix) for name in self._encoding.tokens]
+        else:
+            ends = [0, *(stop for _, stop in self.spans[:-1])]
+            continues = [_goes_on(self._text, span, end) for span, end in zip(self.spans, ends, strict=True)]
+        for place in self._find_unknown():
+            continues[place] = False
+        return np.array(continues, dtype=bool)
+
+    def _find_unknown(self) -> list[int]:
+        if self._unknown not in self.ids:
+            return []
+        return [place for place, token_id in enumerate(self.ids) if token_id == self._unknown]
 
     @cached_property
     def words(self) -> list[range]:
@@ -232,27 +282,13 @@ class TextPieces:
 
 def encode_pieces(tokenizer: Tokenizer, encoder: nn.Module, texts: Sequence[str], name: Name) -> list[TextPieces]:
     refuse_empty(texts, name)
-    encodings = tokenizer.encode_spans(texts)
-    refuse_unknown([encoding.ids for encoding in encodings], encoder)
     prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
-    pieces = []
-    for text, encoding in zip(texts, encodings, strict=True):
-        ids, names = encoding.ids, encoding.tokens
-        spans = [
-            (start, stop)
-            if start < stop and not (text[start].isspace() or text[stop - 1].isspace())
-            else _trim(text, start, stop)
-            for start, stop in encoding.offsets
-        ]
-        if prefix:
-            continues = [name.startswith(prefix) for name in names]
-        else:
-            ends = [0, *(stop for _, stop in spans[:-1])]
-            continues = [_goes_on(text, span, end) for span, end in zip(spans, ends, strict=True)]
-        if tokenizer.unk_token_id in ids:
-            for place in [place for place, token_id in enumerate(ids) if token_id == tokenizer.unk_token_id]:
-                names[place], continues[place] = text[slice(*spans[place])], False
-        pieces.append(TextPieces(ids, names, spans, np.array(continues, dtype=bool)))
+    encodings = tokenizer.encode_spans(texts)
+    pieces = [
+        TextPieces(text, encoding, prefix, tokenizer.unk_token_id)
+        for text, encoding in zip(texts, encodings, strict=True)
+    ]
+    refuse_unknown([one.ids for one in pieces], encoder)
     return pieces
 
 

@@ -26,11 +26,11 @@ _DESCRIPTION = (
 def build_app(state: ServerState) -> FastAPI:
     # The framework's own page of routes loads its scripts from another host.
     app = FastAPI(title="Maskwright", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None)
-    for routes in (
-        build_page_routes(),
-        build_own_routes(state),
+    for routes in (  # looked through in this order, so those that are asked most come first
         build_openai_routes(state),
         build_tei_routes(state),
+        build_own_routes(state),
+        build_page_routes(),
     ):
         app.include_router(routes)
     app.add_exception_handler(HTTPException, _answer_http_error)
