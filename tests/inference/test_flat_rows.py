@@ -122,7 +122,9 @@ def test_a_cpu_has_no_flat_rows() -> None:
 
 
 def test_a_flat_batch_knows_its_documents() -> None:
-    packed = lay_out_bounded([Sample([5, 6]), Sample([7, 8, 9, 7, 8, 9], num_documents=2), Sample([5], [1])])
+    packed = lay_out_bounded(
+        [Sample([5, 6]), Sample([7, 8, 9, 7, 8, 9], num_documents=2), Sample([5], [1])], torch.device("cpu")
+    )
     batch = packed.batch
     assert isinstance(batch, FlatBatch)
     assert batch.input_ids.tolist() == [[5, 6, 7, 8, 9, 7, 8, 9, 5]]

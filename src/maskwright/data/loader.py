@@ -304,11 +304,11 @@ def _list_passes(row_counts: Sequence[int], weights: Sequence[float]) -> list[_P
 Item = TypeVar("Item")
 
 
-def prefetch(items: Iterable[Item], depth: int = 4, patience_s: float | None = None) -> Iterator[Item]:
+def prefetch(items: Iterable[Item], depth: int = 4) -> Iterator[Item]:
     """The same items in the same order; an error in the thread is raised where the item would have come.
 
     The thread ends when the items do or when the consumer stops iterating, who then waits for the item that is being
-    built: at most `patience_s`, without it as long as it takes.
+    built.
     """
     ready: queue.Queue[tuple[str, Item | BaseException | None]] = queue.Queue(maxsize=depth)
     stopped = threading.Event()
@@ -336,7 +336,7 @@ def prefetch(items: Iterable[Item], depth: int = 4, patience_s: float | None = N
 
         def stop() -> None:
             stopped.set()
-            thread.join(patience_s)
+            thread.join()
 
         # A thread still inside native code while the interpreter shuts down would abort the process.
         atexit.register(stop)

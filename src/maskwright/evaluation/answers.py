@@ -31,7 +31,7 @@ _OWN_ROWS = RowShape(least=1, multiple=1)
 """A text's masked copies are all as long as the text, and rows that short cost less attention than longer ones."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class AskedPlaces(Sample):
     """Token ids with some places that are asked about, counted in the ids, and the tokens that stand there."""
 

@@ -67,7 +67,7 @@ class EmbeddingSettings:
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class PreparedText(Prepared):
     windows: Sequence[tuple[int, int]]
     """The tokens of each sample, counted in the text without special tokens."""
@@ -96,8 +96,8 @@ class Embed(Kind[str, Floats]):
         self._size = choose_max_length(encoder, self.settings.max_length) - NUM_SPECIALS
 
     def prepare(self, items: Sequence[str], name: Name) -> list[PreparedText]:
-        rows = encode_texts(self.tokenizer, self.encoder, [self._complete(text) for text in items], name)
-        return [self._cut(ids) for ids in rows]
+        texts = [self._complete(text) for text in items] if self.settings.prompt or self.settings.lowercases else items
+        return [self._cut(ids) for ids in encode_texts(self.tokenizer, self.encoder, texts, name)]
 
     def prepare_ids(self, rows: Sequence[Sequence[int]]) -> list[PreparedText]:
         """Texts that are tokenized already; special tokens may stand around them."""
@@ -159,7 +159,7 @@ def _copy_parts(hidden: Tensor, ends: NDArray[np.int64]) -> list[Floats]:
     return [part.copy() for part in np.split(hidden.numpy(), ends)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class PreparedPair(Prepared):
     texts: tuple[PreparedText, PreparedText]
 

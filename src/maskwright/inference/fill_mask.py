@@ -122,7 +122,7 @@ def _fill(tokenizer: Tokenizer, sample: MaskedSample, tokens: dict[int, int]) ->
     return tokenizer.decode(filled[1:-1], skip_special_tokens=False)
 
 
-@dataclass(frozen=True)
+@dataclass
 class MaskedSample(Sample):
     places: Sequence[int] = ()
     """The masked tokens to answer for."""

@@ -23,7 +23,7 @@ SampleT_co = TypeVar("SampleT_co", bound="Sample", covariant=True)
 TokenIds = Sequence[int] | NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sample:
     """Token ids that the encoder reads as one document, special tokens included."""
 
@@ -159,8 +159,8 @@ def lay_out_flat(samples: Sequence[Sample]) -> PackedSamples:
     )
 
 
-def lay_out_bounded(samples: Sequence[Sample]) -> PackedSamples:
-    """The same with the documents' bounds, for attention that reads these alone."""
+def lay_out_bounded(samples: Sequence[Sample], device: torch.device) -> PackedSamples:
+    """The same with the documents' bounds, for attention that reads these alone, sent to a device in two parts."""
     lengths = _list_lengths(samples)
     num_documents, ends = len(lengths), np.cumsum(lengths)
     ids, types = _join_ids(samples)
@@ -168,9 +168,10 @@ def lay_out_bounded(samples: Sequence[Sample]) -> PackedSamples:
     positions = np.arange(len(numbers)) - np.repeat(ends - lengths, lengths)
     starts = np.zeros(num_documents + 1, dtype=np.int32)
     starts[1:] = ends
-    table = torch.from_numpy(np.stack([ids, numbers + 1, positions, *([] if types is None else [types])]))
-    bounds = DocumentBounds(torch.from_numpy(starts), torch.tensor(int(lengths.max()), dtype=torch.int32))
-    input_ids, document_ids, places, *segments = table[:, None]
+    table = np.stack([ids, numbers + 1, positions, *([] if types is None else [types])])
+    longest = torch.tensor(int(lengths.max()), dtype=torch.int32)
+    bounds = DocumentBounds(send(torch.from_numpy(starts), device), longest)
+    input_ids, document_ids, places, *segments = send(torch.from_numpy(table), device)[:, None]
     return PackedSamples(
         FlatBatch(input_ids, document_ids, places, document_ids, *segments, bounds=bounds),
         places=_NOWHERE,

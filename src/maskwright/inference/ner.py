@@ -40,14 +40,14 @@ EntityRecord = dict[str, Any]
 Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass
 class AnsweringSample(Sample):
     first: int = 0
     stop: int = 0
     """The tokens it answers for, counted in the sample."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PreparedPieces(Prepared):
     pieces: TextPieces
 

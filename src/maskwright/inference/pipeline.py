@@ -157,9 +157,10 @@ class Pipeline(Generic[Item, Answer]):
             asked = [place for place, item in enumerate(chunk) if must_answer or has_text(item)]
             name = self._name(num_before + num_done, asked)
             found = self.kind.prepare([chunk[place] for place in asked], name) if asked else []
-            prepared = dict(zip(asked, found, strict=True))
-            for place, item in enumerate(chunk):
-                one = prepared.get(place, _NOTHING)
+            prepared = [_NOTHING] * len(chunk)
+            for place, one in zip(asked, found, strict=True):
+                prepared[place] = one
+            for item, one in zip(chunk, prepared, strict=True):
                 if must_answer and not one.samples:
                     raise InputError(one.problem)
                 waiting.append((item, one))
@@ -207,7 +208,7 @@ def _cut_chunks(items: Iterable[Item]) -> Iterator[tuple[int, list[Item]]]:
 
 def has_text(item: Any) -> bool:
     """Whether there is something in an input, and in both texts of a pair."""
-    return all(text.strip() for text in ([item] if isinstance(item, str) else item))
+    return bool(item.strip()) if isinstance(item, str) else all(text.strip() for text in item)
 
 
 def describe_gaps(kind: Kind[Any, Any], num_gaps: int, num_inputs: int) -> str:

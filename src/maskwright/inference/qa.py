@@ -49,12 +49,12 @@ Asked = tuple[str, str]
 Reply = dict[str, Any] | list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class AskedSample(Sample):
     window: Window | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class PreparedQuestion(Prepared):
     context: EncodedContext
 

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.data.assembly import PackedSamples
-from maskwright.data.loader import prefetch
 from maskwright.errors import InputWarning, RunError, check_count, describe_briefly, is_out_of_memory
 from maskwright.inference.layout import (
     EncodedBatch,
@@ -50,7 +49,7 @@ WINDOW_TOKENS = 1 << 18
 """Samples sorted together, whose results wait for each other: this bounds the memory, however long the input."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Prepared:
     """An input as samples: one, or the windows of what is longer than the model; none where nothing can be answered."""
 
@@ -149,13 +148,14 @@ _GPU_TOKENS = 65_536
 _FLAT_TOKENS = 32_768
 """Enough for the products to be fast, and few enough for a job of some thousand sentences to have several batches,
 which are prepared, computed and read at the same time."""
+_LATER_FLAT_TOKENS = 65_536
+"""Of a longer job, in which launching a batch then takes half the time for each of its texts."""
+_NUM_EARLY = 3
 _GPU_ROWS = RowShape(least=256, multiple=8)
 """Attention on a GPU is quicker in rows of such a multiple, and there is room for them."""
 _FLAT_AHEAD = 2
-"""Batches that the device has still to compute while the results of another are read."""
-_WINDOWS_READ = 4
-_PATIENCE_S = 1.0
-"""With a source that is given up, and may be a terminal that nobody types in."""
+"""Batches that the device has still to compute while the results of another are read, and the next is prepared. A
+thread for that would wait for Python's lock as often as it had it."""
 
 
 def run_windows(
@@ -176,8 +176,7 @@ def run_windows(
     GPUs. `find_causal` gives the tokens of a batch that see only what comes before them. Out of memory, batches are
     halved.
 
-    On a GPU nothing waits for the device but the reading of results, behind the batch that is computed, and samples
-    that come one by one are prepared in a thread.
+    On a GPU nothing waits for the device but the reading of results, behind the batch that is computed.
     """
     if batch_tokens is not None:
         check_count("batch_tokens", batch_tokens)
@@ -188,17 +187,18 @@ def run_windows(
 
     def lay_out_all(batch_samples: Sequence[SampleT]) -> PackedSamples:
         if is_flat:
-            return lay_out_bounded(batch_samples)
-        return lay_out_flat(batch_samples) if is_cpu else lay_out(batch_samples, row_shape or _GPU_ROWS, pad_token_id)
+            return lay_out_bounded(batch_samples, device)
+        if is_cpu:
+            return lay_out_flat(batch_samples)
+        return send_samples(lay_out(batch_samples, row_shape or _GPU_ROWS, pad_token_id), device)
 
     def run_batch(batch_samples: Sequence[SampleT]) -> _Pending:
-        packed = send_samples(lay_out_all(batch_samples), device)
+        packed = lay_out_all(batch_samples)
         is_causal = None if find_causal is None or is_flat else find_causal(packed.batch)
         return _Pending(reduce(EncodedBatch(batch_samples, packed, encode(encoder, packed.batch, is_causal))), device)
 
-    windows = _cut_windows(samples, most_tokens) if is_flat else _cut_windows(samples, WINDOW_TOKENS)
-    if not is_cpu and not isinstance(samples, Sequence):
-        windows = prefetch(windows, _WINDOWS_READ, _PATIENCE_S)
+    later_tokens = most_tokens if batch_tokens else _LATER_FLAT_TOKENS
+    windows = _cut_windows(samples, most_tokens, later_tokens) if is_flat else _cut_windows(samples, WINDOW_TOKENS)
     num_ahead = 0 if is_cpu else _FLAT_AHEAD if is_flat else 1
     halving = _Halving(run_batch)
     launched: deque[_Launched] = deque()
@@ -309,15 +309,20 @@ class _Halving(Generic[SampleT]):
         )
 
 
-def _cut_windows(samples: Iterable[SampleT], most_tokens: int) -> Iterator[list[SampleT]]:
+def _cut_windows(
+    samples: Iterable[SampleT], most_tokens: int, later_tokens: int | None = None
+) -> Iterator[list[SampleT]]:
+    """With `later_tokens` all but the first few hold as many."""
     window: list[SampleT] = []
-    num_tokens = 0
+    num_tokens = num_windows = 0
     for sample in samples:
         window.append(sample)
         num_tokens += len(sample.ids)
         if len(window) >= WINDOW_SAMPLES or num_tokens >= most_tokens:
             yield window
-            window, num_tokens = [], 0
+            window, num_tokens, num_windows = [], 0, num_windows + 1
+            if num_windows == _NUM_EARLY:
+                most_tokens = later_tokens or most_tokens
     if window:
         yield window
 

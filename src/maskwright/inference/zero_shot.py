@@ -27,7 +27,7 @@ _ENTAILMENT = "entail"
 _FEWEST_CLASSES = 2
 
 
-@dataclass(frozen=True)
+@dataclass
 class PreparedQuestions(Prepared):
     text: str
     counts: Sequence[int]
