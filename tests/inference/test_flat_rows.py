@@ -214,6 +214,22 @@ def test_compilation_waits_for_its_tokens(flat_rows: list[int], monkeypatch: pyt
     assert calls == ["compiled"] * 2
 
 
+def test_compilation_is_for_long_documents(flat_rows: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(
+        torch, "compile", lambda call, **options: lambda *given: calls.append("compiled") or call(*given)
+    )
+    encoder = build()
+    encoder.inference_compiler = InferenceCompiler(tokens_before=12, least_length=8)
+    run_flat(encoder, [Sample([5] * 10), Sample([5] * 3)])
+    run_flat(encoder, [Sample([5] * 11)])
+    assert not calls
+    run_flat(encoder, [Sample([5] * 12), Sample([5] * 4)])
+    assert calls == ["compiled"] * 2
+    run_flat(encoder, [Sample([5] * 10), Sample([5] * 3)])
+    assert calls == ["compiled"] * 2
+
+
 def test_a_layer_the_compiler_cannot_take_runs_as_it_is(flat_rows: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: Any) -> Tensor:
         raise torch._dynamo.exc.Unsupported("no such operation")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from maskwright.batch import DocumentBounds
 from maskwright.errors import InputWarning, describe_briefly, is_out_of_memory
 
 Result = TypeVar("Result")
@@ -61,25 +62,31 @@ class LayerCompiler:
 class InferenceCompiler:
     """Runs layers compiled for flat rows of any length, once so many tokens have been read.
 
-    Before that, and where the compiler cannot take a layer, which a warning says, they run as they are.
+    Before that, for rows whose documents are shorter on average than `least_length`, and where the compiler cannot take
+    a layer, which a warning says, they run as they are.
     """
 
-    def __init__(self, tokens_before: int = 0) -> None:
+    def __init__(self, tokens_before: int = 0, least_length: int = 0) -> None:
         self._tokens_left = tokens_before
+        self._least_length = least_length
+        self._is_meant = True
         self._has_failed = False
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_KERNELS)
         self._call = torch.compile(_call, fullgraph=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._tokens_left,)
+        return type(self), (self._tokens_left, self._least_length)
 
-    def see(self, hidden: Tensor) -> None:
+    def see(self, hidden: Tensor, bounds: DocumentBounds) -> None:
         """Count the tokens of a row (1, T, D) that is about to be read."""
-        self._tokens_left -= hidden.shape[1]
+        num_tokens, num_documents = hidden.shape[1], len(bounds.starts) - 1
+        self._is_meant = num_tokens >= self._least_length * num_documents
+        if self._is_meant:
+            self._tokens_left -= num_tokens
 
     def run(self, layer: nn.Module, hidden: Tensor, *others: Any) -> Tensor:
         result: Tensor
-        if self._tokens_left > 0 or self._has_failed:
+        if self._tokens_left > 0 or not self._is_meant or self._has_failed:
             result = layer(hidden, *others)
             return result
         for tensor, axis in [(hidden, 1), *(found for other in others for found in _list_dynamic(other))]:

@@ -240,7 +240,7 @@ class PackedEncoder(nn.Module, ABC):
         except IndexError as error:
             raise InputError(self._describe_ids(input_ids, token_type_ids)) from error
         if self.inference_compiler is not None and isinstance(document_ids, DocumentBounds):
-            self.inference_compiler.see(embedded)
+            self.inference_compiler.see(embedded, document_ids)
         if self.layer_compiler is not None and self.training and torch.is_grad_enabled():
             self.layer_compiler.see(embedded)
         return EncoderOutput(last_hidden_state=self.run_layers(embedded, positions, document_ids, is_causal))
