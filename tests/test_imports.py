@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import maskwright
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 SOURCE = Path(maskwright.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -29,6 +30,13 @@ print()
 print(json.dumps(sorted(sys.modules)))
 """
 
+_MODULES_AFTER_ANSWER = """
+import json, sys
+import maskwright
+assert maskwright.pipeline("embed", {folder!r}, device="cpu")("a text").size
+print(json.dumps(sorted(sys.modules)))
+"""
+
 
 def modules_after(code: str) -> set[str]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -41,6 +49,16 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 def test_help_does_not_wait_for_torch() -> None:
     assert {"torch", "transformers", "pydantic", "numpy"}.isdisjoint(modules_after(_MODULES_AFTER_HELP))
+
+
+def test_a_model_answers_without_the_compiler(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Its import takes longer than reading a model and answering a text."""
+    encoder = maskwright.BERT.from_variant("tiny", vocab_size=tokenizer.vocab_size, num_hidden_layers=1)
+    model = maskwright.MaskedLanguageModel(encoder, tokenizer.vocab_size, tokenizer=tokenizer)
+    model.save_pretrained(tmp_path / "model", tokenizer)
+    loaded = modules_after(_MODULES_AFTER_ANSWER.format(folder=str(tmp_path / "model")))
+    assert "torch" in loaded
+    assert {"torch._dynamo", "torch._inductor", "sympy", "transformers"}.isdisjoint(loaded)
 
 
 def test_everything_is_printed_through_one_place() -> None:

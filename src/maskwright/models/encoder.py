@@ -41,7 +41,7 @@ from maskwright.models.files.model_folder import (
     resolve_folder,
     write_model_folder,
 )
-from maskwright.models.layers import init_weights, zero_residual_outputs
+from maskwright.models.layers import give_memory, init_weights, outlining, zero_residual_outputs
 from maskwright.models.shape import EncoderShape
 from maskwright.storage import refuse_unknown_fields
 from maskwright.suggestions import suggest
@@ -365,7 +365,7 @@ def build_encoder(config: Mapping[str, Any], folder: Path, weights: Mapping[str,
     """
     encoder = outline_encoder(config, folder)
     encoder.family.check_shapes(weights, encoder.state_dict(), folder)
-    return encoder.to_empty(device="cpu")
+    return give_memory(encoder)
 
 
 def outline_encoder(config: Mapping[str, Any], folder: Path) -> PackedEncoder:
@@ -378,5 +378,5 @@ def outline_encoder(config: Mapping[str, Any], folder: Path) -> PackedEncoder:
         shape = family.read_config(encoder_class.config_class, config, own)
     except InputError as error:
         raise InputError(f"{folder / CONFIG_FILE}: {error}") from error
-    with torch.device("meta"):
+    with outlining():
         return encoder_class(shape)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
 
 from maskwright.models import fp8
 from maskwright.models.products import RowLinear
 
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 NormalizationType = Literal["layer_norm", "rms_norm"]
 _HAS_SLOW_GRADIENT = platform.machine() in ("aarch64", "arm64")
 _ERF_SCALE = 0.3275911 / math.sqrt(2.0)
@@ -223,6 +226,34 @@ class StochasticDepth(nn.Module):
 
 
 ResidualInit = Literal["normal", "zero"]
+
+
+class _WithoutCompiler(TorchFunctionMode):
+    """Weights without memory are not drawn, and get theirs by their shape: torch would import its compiler for both,
+    which takes a second."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return args[0] if args else given["tensor"]
+        if func is torch.empty_like and args[0].is_meta:
+            return torch.empty(args[0].shape, dtype=args[0].dtype, **given)
+        return func(*args, **given)
+
+
+@contextmanager
+def outlining() -> Iterator[None]:
+    """Modules built here are on the meta device."""
+    with torch.device("meta"), _WithoutCompiler():
+        yield
+
+
+def give_memory(outline: ModuleT) -> ModuleT:
+    """The module on the CPU, with weights that are not set yet."""
+    with _WithoutCompiler():
+        return outline.to_empty(device="cpu")
 
 
 def init_weights(module: nn.Module, initializer_range: float) -> None:

@@ -24,6 +24,7 @@ from maskwright.errors import InputError
 from maskwright.models.any_encoder import call_foreign, find_max_length
 from maskwright.models.encoder import FAMILIES
 from maskwright.models.files.model_folder import CONFIG_FILE, OWN_KEY, OWN_TYPE_PREFIX, warn_of_unused
+from maskwright.models.layers import outlining
 
 _SET_ELSEWHERE = (
     "_attn_implementation",
@@ -280,7 +281,7 @@ def _outline(model_class: Any, settings: Any, weights: Mapping[str, Tensor], fol
     if isinstance(num_layers, int) and num_layers > max(len(weights), _FEW_LAYERS):
         raise InputError(f"{folder / CONFIG_FILE} has {num_layers:,} layers, the files {len(weights):,} weights")
     try:
-        with torch.device("meta"):
+        with outlining():
             return model_class(settings)
     except Exception as error:  # transformers raises many kinds for settings that do not go together
         raise InputError(f"{folder / CONFIG_FILE}: transformers cannot build it ({first_line(error)})") from error

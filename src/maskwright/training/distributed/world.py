@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from maskwright.errors import FollowerError, LostProcessError, RunError
 from maskwright.training.distributed.liveness import Liveness
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 Result = TypeVar("Result")
 _COLLECTIVE_TIMEOUT = timedelta(hours=1)
@@ -159,15 +162,23 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
+def is_sharded(tensor: object) -> TypeGuard[DTensor]:
+    """Asked without an import of sharding, which takes a second; where nobody has imported it nothing is sharded."""
+    tensors = sys.modules.get("torch.distributed.tensor")
+    return tensors is not None and isinstance(tensor, tensors.DTensor)
+
+
 def gather_whole(tensor: Tensor) -> Tensor:
     """The whole of a tensor; for a sharded one, all processes call this together."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def distribute_like(whole: Tensor, like: Tensor) -> Tensor:
     """This process's shard of a tensor that every process has whole."""
-    if not isinstance(like, DTensor):
+    if not is_sharded(like):
         return whole
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 

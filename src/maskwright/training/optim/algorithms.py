@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import ParamsT
 
-from maskwright.training.distributed.world import compute_square_sum
+from maskwright.training.distributed.world import compute_square_sum, is_sharded
 
 
 def resolve_skip(skip: Tensor | None) -> bool | Tensor:
@@ -123,7 +122,7 @@ def _gather_alike(params: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     """Parameters of one shape, dtype and device, as many as a stack may hold; sharded ones come alone."""
     alike: dict[object, list[Tensor]] = defaultdict(list)
     for param in params:
-        alike[param if isinstance(param, DTensor) else (param.shape, param.dtype, param.device)].append(param)
+        alike[param if is_sharded(param) else (param.shape, param.dtype, param.device)].append(param)
     for members in alike.values():
         size = max(1, _MAX_STACK_ELEMENTS // max(1, members[0].numel()))
         for start in range(0, len(members), size):

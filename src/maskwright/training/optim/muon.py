@@ -7,10 +7,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import ParamsT
 
-from maskwright.training.distributed.world import distribute_like, gather_whole
+from maskwright.training.distributed.world import distribute_like, gather_whole, is_sharded
 from maskwright.training.optim.algorithms import resolve_skip, select
 
 # Coefficients of the odd quintic whose repeated application drives singular values towards 1 (Jordan et al. 2024).
@@ -84,7 +83,7 @@ class Muon(torch.optim.Optimizer):
             if param.grad is not None
         ]
         torch._foreach_lerp_(buffers, gradients, 1.0 - momentum)
-        if isinstance(gradients[0], DTensor):  # torch 2.11 shards this operation in place only
+        if is_sharded(gradients[0]):  # torch 2.11 shards this operation in place only
             directions = [gradient.clone() for gradient in gradients]
             torch._foreach_lerp_(directions, buffers, momentum)
             return directions
