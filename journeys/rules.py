@@ -137,6 +137,7 @@ RULES = [
     Rule(r"benchmarks/chart", add="--out speed.png", packages=("matplotlib",)),
     Rule(r"benchmarks/learn", replace={"20x3 600x3": "{seconds}"}),
     # Packages beyond the core.
+    Rule(r"--lora", packages=("peft",)),
     Rule(r"--to onnx", packages=("onnx", "onnxruntime", "onnxscript")),
     Rule(r"--to sentence-transformers", packages=("transformers",)),
     Rule(r"prepare wiki", packages=("mwparserfromhell",)),

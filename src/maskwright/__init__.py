@@ -79,6 +79,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.eval.glue_report import GlueReport as GlueReport
     from maskwright.runs.eval.report import Report as Report
     from maskwright.runs.finetune.finetune import FinishedTask as FinishedTask
+    from maskwright.runs.hub import PushError as PushError
     from maskwright.runs.memory import measure_memory as measure_memory
     from maskwright.runs.predict import predict as predict
     from maskwright.runs.pretrain import FinishedRun as FinishedRun
@@ -166,6 +167,7 @@ _HOMES = {
     "PairVerdicts": "maskwright.evaluation.minimal_pairs",
     "Pipeline": "maskwright.inference.pipeline",
     "PredictionView": "maskwright.inference.visualize",
+    "PushError": "maskwright.runs.hub",
     "ReplacedTokenDetection": "maskwright.objectives.replaced_tokens",
     "Report": "maskwright.runs.eval.report",
     "RoBERTa": "maskwright.models.roberta",
