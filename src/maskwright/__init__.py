@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.objectives.sentence_pairs import SentencePairModel as SentencePairModel
     from maskwright.objectives.token_detector import TokenDetector as TokenDetector
     from maskwright.runs.adapt import Adapted as Adapted
+    from maskwright.runs.collator import MaskingCollator as MaskingCollator
     from maskwright.runs.commands import adapt as adapt
     from maskwright.runs.commands import advise_tokenizer as advise_tokenizer
     from maskwright.runs.commands import doctor as doctor
@@ -75,6 +76,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.create import create_mlm_dataset as create_mlm_dataset
     from maskwright.runs.create import create_mlm_training_model as create_mlm_training_model
     from maskwright.runs.doctor.findings import CheckUp as CheckUp
+    from maskwright.runs.estimators import TextClassifier as TextClassifier
+    from maskwright.runs.estimators import TextEmbedder as TextEmbedder
     from maskwright.runs.eval.evaluate import evaluate as evaluate
     from maskwright.runs.eval.glue_report import GlueReport as GlueReport
     from maskwright.runs.eval.report import Report as Report
@@ -148,6 +151,7 @@ _HOMES = {
     "MLflow": "maskwright.training.trackers",
     "MPNet": "maskwright.models.mpnet",
     "MPNetConfig": "maskwright.models.mpnet",
+    "MaskingCollator": "maskwright.runs.collator",
     "MaskedLMOutput": "maskwright.models.encoder",
     "MaskedLanguageModel": "maskwright.objectives.masked_lm",
     "MinimalPair": "maskwright.evaluation.minimal_pairs",
@@ -178,6 +182,8 @@ _HOMES = {
     "TaskConfig": "maskwright.tasks.config",
     "TaskModel": "maskwright.tasks.model",
     "TensorBoard": "maskwright.training.callbacks",
+    "TextClassifier": "maskwright.runs.estimators",
+    "TextEmbedder": "maskwright.runs.estimators",
     "TextScores": "maskwright.evaluation.likelihood",
     "TokenDetector": "maskwright.objectives.token_detector",
     "Tokenizer": "maskwright.text.tokenizer.tokenizer",
@@ -239,7 +245,7 @@ _INSTEAD = {
     ),
     "AutoConfig": "BertConfig, or BERT.from_pretrained(...).config",
     "TrainingArguments": "TrainingConfig, OptimizerConfig and ScheduleConfig",
-    "DataCollatorForLanguageModeling": "create_mlm_dataset; MaskedLanguageModel masks its batches itself",
+    "DataCollatorForLanguageModeling": "MaskingCollator; in our Trainer, MaskedLanguageModel masks batches itself",
     "TrainerCallback": "Callback",
     "EarlyStoppingCallback": "EarlyStopping",
     "AdamW": "OptimizerConfig(type='adamw')",
