@@ -30,7 +30,7 @@ from maskwright.models.files.model_folder import (
 )
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.models.transformers_model import is_foreign
-from maskwright.objectives.loss import LossSums
+from maskwright.objectives.loss import LossSums, find_sum_dtype
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.saving import (
     CUSTOM_TYPE,
@@ -302,7 +302,7 @@ def answer_examples(
     """
     world = world or World()
     micro_batches = MicroBatches(None, True, warn, is_training=False)  # processes do not wait for each other in a batch
-    sums = torch.zeros(model.num_sums, dtype=torch.float64, device=device)
+    sums = torch.zeros(model.num_sums, dtype=find_sum_dtype(torch.device(device)), device=device)
     answers: Tensor | None = None
     own_device = next(model.parameters()).device
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 
 from maskwright.config import Config, load_config
@@ -51,6 +52,7 @@ from maskwright.training.trainer import Trainer
 
 TASK_FILE = "task.yaml"
 ADAPTER_FOLDER = "adapter"
+_NEEDS_FLOAT64 = "similarity"
 _EVALUATED_AT_ONCE = 8
 """Batches that a GPU evaluates as one: it keeps no activations, and small batches leave it waiting."""
 SHORT_TRAINING_S = 60.0
@@ -119,6 +121,10 @@ def finetune(
     training = configs[0].training
     check_trackers([*training.log_to, *(["tensorboard"] if training.tensorboard else [])])
     device = choose_device(training.device)
+    if device.type == "mps" and config.task == _NEEDS_FLOAT64:
+        device, training = torch.device("cpu"), training.model_copy(update={"device": "cpu"})
+        configs = [one.model_copy(update={"training": training}) for one in configs]
+        say(console or CleanConsole(), f"{config.task} tells texts apart in float64, which Apple GPUs lack: on the CPU")
     check_precision(training.precision, device)
     with ending_in_order(folders):
         world = join_world(device.type == "cuda", training.dead_process_seconds)
