@@ -50,7 +50,6 @@ app = typer.Typer(
     name="maskwright",
     help=_HELP,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
