@@ -113,8 +113,8 @@ RULES = [
     ),  # as the page says
     Rule(r"maskwright adapt", add="training.max_seconds={seconds}", learns=True),
     Rule(r"maskwright finetune|eval \S+ glue", replace={"--seeds 5": "--seeds 2"}),
-    # How alike sentences are is more than models of seconds learn.
-    Rule(r"maskwright finetune (?!regression)", learns=True),
+    # How alike sentences are is more than models of seconds learn, and factors beside frozen ones learn little.
+    Rule(r"maskwright finetune (?!regression)(?!.*--lora)", learns=True),
     Rule(r"eval \S+ glue", add="--limit 60 --epochs 1"),
     # Benchmarks: that they run; their figures are for machines without other work.
     Rule(r"benchmarks/train_step", add="--steps 1", packages=("transformers",)),

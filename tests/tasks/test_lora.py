@@ -228,6 +228,28 @@ def test_a_family_that_peft_cannot_name_is_trained_and_leaves_no_adapter_folder(
 
 
 @pytest.mark.usefixtures("peft")
+def test_weights_that_are_cast_together_give_gradients_to_the_factors_alone(lab: Lab) -> None:
+    """As on a GPU, where one kernel casts the weights of a layer."""
+    inputs = load_kind(lab, "classification", lora=2, dropout=0.0)
+    gradients = []
+    for casts_together in (False, True):
+        model = inputs.build_model(0).train()
+        model.encoder.casts_together = casts_together
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for name, param in model.named_parameters():
+                if is_factor(name):
+                    param.normal_(std=0.1)
+        with torch.autocast("cpu", torch.bfloat16):
+            model.loss_sums(model.ask(next(iter(inputs.train)), 0, 0)).loss_sum.backward()
+        gradients.append({name: param.grad for name, param in model.named_parameters() if param.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    assert all(is_factor(name) or name.startswith("task_head.") for name in gradients[1])
+    largest = max(float(one.abs().max()) for one in gradients[0].values())
+    assert_rounded(gradients[1], gradients[0], NUM_TERMS, largest, torch.bfloat16)
+
+
+@pytest.mark.usefixtures("peft")
 def test_the_learning_rate_is_ten_times_that_of_all_weights_and_named_ranks_are_taken(lab: Lab, tmp_path: Path) -> None:
     train, settings = write_lines(tmp_path / "few.jsonl", build_records(16, 0)), {"training.device": "cpu"}
     rates = []
