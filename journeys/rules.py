@@ -58,6 +58,7 @@ RULES = [
         r"localhost:8000", page="docs/serving.md", skip="asks a server; tests/serving/clients has one for each client"
     ),
     Rule(r"^docker ", skip="needs docker"),
+    Rule(r"--install-completion", skip="writes to the start-up files of a shell"),
     Rule(r"^pip install", skip="installs packages"),
     Rule(r"^(make (test|journeys)|python -m journeys)", skip="the tests, or these journeys themselves"),
     Rule(
@@ -112,8 +113,8 @@ RULES = [
     ),  # as the page says
     Rule(r"maskwright adapt", add="training.max_seconds={seconds}", learns=True),
     Rule(r"maskwright finetune|eval \S+ glue", replace={"--seeds 5": "--seeds 2"}),
-    # How alike sentences are is more than models of seconds learn.
-    Rule(r"maskwright finetune (?!regression)", learns=True),
+    # How alike sentences are is more than models of seconds learn, and factors beside frozen ones learn little.
+    Rule(r"maskwright finetune (?!regression)(?!.*--lora)", learns=True),
     Rule(r"eval \S+ glue", add="--limit 60 --epochs 1"),
     # Benchmarks: that they run; their figures are for machines without other work.
     Rule(r"benchmarks/train_step", add="--steps 1", packages=("transformers",)),
@@ -137,6 +138,7 @@ RULES = [
     Rule(r"benchmarks/chart", add="--out speed.png", packages=("matplotlib",)),
     Rule(r"benchmarks/learn", replace={"20x3 600x3": "{seconds}"}),
     # Packages beyond the core.
+    Rule(r"--lora", packages=("peft",)),
     Rule(r"--to onnx", packages=("onnx", "onnxruntime", "onnxscript")),
     Rule(r"--to sentence-transformers", packages=("transformers",)),
     Rule(r"prepare wiki", packages=("mwparserfromhell",)),
@@ -153,6 +155,9 @@ RULES = [
         page="docs/python.md",
         replace={r"(train|dev)\.csv": r"\1.tsv", 'column="text"': 'column="sentence"'},
     ),
+    Rule(r"import lightning", packages=("lightning",)),
+    Rule(r"import sklearn|from sklearn", packages=("sklearn",)),
+    Rule(r"TrainingArguments\(", packages=("accelerate",)),
     Rule(r"import datasets", packages=("datasets",)),
     Rule(r"\bpd\.", packages=("pandas",)),
     Rule(r"mw.create_mlm_dataset\(\"corpus.txt\"", on="cpu", replace={"corpus.txt": "sentences.txt"}),

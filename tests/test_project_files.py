@@ -41,6 +41,14 @@ def test_the_workflow_runs_the_checks_on_both_architectures() -> None:
     assert {runner.endswith("-arm") for runner in runners} == {True, False}
 
 
+def test_the_workflow_covers_the_systems_that_the_package_names() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "checks.yml").read_text(encoding="utf-8"))
+    matrix = workflow["jobs"]["systems"]["strategy"]["matrix"]
+    assert {runner.partition("-")[0] for runner in matrix["runner"]} == {"ubuntu", "macos", "windows"}
+    versions = {*matrix["python"], *(one["python"] for one in matrix["include"])}
+    assert versions == {"3.11", "3.12", "3.13", "3.14"}
+
+
 def test_the_architecture_names_files_that_are_there() -> None:
     code = re.findall(r"`([\w/]+(?:\.py|/))`", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
     assert len(set(code)) > 50

@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.objectives.sentence_pairs import SentencePairModel as SentencePairModel
     from maskwright.objectives.token_detector import TokenDetector as TokenDetector
     from maskwright.runs.adapt import Adapted as Adapted
+    from maskwright.runs.collator import MaskingCollator as MaskingCollator
     from maskwright.runs.commands import adapt as adapt
     from maskwright.runs.commands import advise_tokenizer as advise_tokenizer
     from maskwright.runs.commands import doctor as doctor
@@ -75,10 +76,13 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.create import create_mlm_dataset as create_mlm_dataset
     from maskwright.runs.create import create_mlm_training_model as create_mlm_training_model
     from maskwright.runs.doctor.findings import CheckUp as CheckUp
+    from maskwright.runs.estimators import TextClassifier as TextClassifier
+    from maskwright.runs.estimators import TextEmbedder as TextEmbedder
     from maskwright.runs.eval.evaluate import evaluate as evaluate
     from maskwright.runs.eval.glue_report import GlueReport as GlueReport
     from maskwright.runs.eval.report import Report as Report
     from maskwright.runs.finetune.finetune import FinishedTask as FinishedTask
+    from maskwright.runs.hub import PushError as PushError
     from maskwright.runs.memory import measure_memory as measure_memory
     from maskwright.runs.predict import predict as predict
     from maskwright.runs.pretrain import FinishedRun as FinishedRun
@@ -147,6 +151,7 @@ _HOMES = {
     "MLflow": "maskwright.training.trackers",
     "MPNet": "maskwright.models.mpnet",
     "MPNetConfig": "maskwright.models.mpnet",
+    "MaskingCollator": "maskwright.runs.collator",
     "MaskedLMOutput": "maskwright.models.encoder",
     "MaskedLanguageModel": "maskwright.objectives.masked_lm",
     "MinimalPair": "maskwright.evaluation.minimal_pairs",
@@ -166,6 +171,7 @@ _HOMES = {
     "PairVerdicts": "maskwright.evaluation.minimal_pairs",
     "Pipeline": "maskwright.inference.pipeline",
     "PredictionView": "maskwright.inference.visualize",
+    "PushError": "maskwright.runs.hub",
     "ReplacedTokenDetection": "maskwright.objectives.replaced_tokens",
     "Report": "maskwright.runs.eval.report",
     "RoBERTa": "maskwright.models.roberta",
@@ -176,6 +182,8 @@ _HOMES = {
     "TaskConfig": "maskwright.tasks.config",
     "TaskModel": "maskwright.tasks.model",
     "TensorBoard": "maskwright.training.callbacks",
+    "TextClassifier": "maskwright.runs.estimators",
+    "TextEmbedder": "maskwright.runs.estimators",
     "TextScores": "maskwright.evaluation.likelihood",
     "TokenDetector": "maskwright.objectives.token_detector",
     "Tokenizer": "maskwright.text.tokenizer.tokenizer",
@@ -237,7 +245,7 @@ _INSTEAD = {
     ),
     "AutoConfig": "BertConfig, or BERT.from_pretrained(...).config",
     "TrainingArguments": "TrainingConfig, OptimizerConfig and ScheduleConfig",
-    "DataCollatorForLanguageModeling": "create_mlm_dataset; MaskedLanguageModel masks its batches itself",
+    "DataCollatorForLanguageModeling": "MaskingCollator; in our Trainer, MaskedLanguageModel masks batches itself",
     "TrainerCallback": "Callback",
     "EarlyStoppingCallback": "EarlyStopping",
     "AdamW": "OptimizerConfig(type='adamw')",

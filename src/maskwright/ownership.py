@@ -104,7 +104,7 @@ def _locked(target: Path, lock: Path, instead: str, say: Say) -> Iterator[None]:
     except BaseException:  # interrupted
         _drop(lock, record)
         raise
-    beats = threading.Thread(target=_beat, args=(descriptor, released), name="owner", daemon=True)
+    beats = threading.Thread(target=_beat, args=(descriptor, lock, released), name="owner", daemon=True)
     try:
         beats.start()
         yield
@@ -113,9 +113,12 @@ def _locked(target: Path, lock: Path, instead: str, say: Say) -> Iterator[None]:
             released.set()
             if beats.ident is not None:
                 beats.join()
-            if _read(lock) == record:  # or else another took it for left behind
+            is_ours = _read(lock) == record  # or else another took it for left behind
+            if is_ours and sys.platform != "win32":
                 lock.unlink(missing_ok=True)  # before it is freed: afterwards it may be another's
             _close(descriptor)
+            if is_ours and sys.platform == "win32":  # where open files cannot be removed
+                lock.unlink(missing_ok=True)
 
 
 def _take(target: Path, lock: Path, record: dict[str, Any], instead: str, say: Say) -> int:
@@ -179,7 +182,8 @@ def _claim(
     if not ended and _is_beating(target, lock, owner, say):
         raise _refuse(target, owner, instead)
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(record).encode(), 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, json.dumps(record).encode())
     os.fsync(descriptor)
     if not has_locks:
         time.sleep(_SETTLING_S)
@@ -212,6 +216,8 @@ def is_owned(lock: Path) -> bool:
 
 
 def _is_alive(process: int) -> bool:
+    if sys.platform == "win32":  # where the signal 0 is Ctrl-C; the beat has to do
+        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -229,10 +235,11 @@ def _find_beat(lock: Path) -> int | None:
         return None
 
 
-def _beat(descriptor: int, released: threading.Event) -> None:
+def _beat(descriptor: int, lock: Path, released: threading.Event) -> None:
+    target = descriptor if os.utime in os.supports_fd else lock
     while not released.wait(_BEAT_S):
         with suppress(OSError):  # a file system that is away for a moment; the next beat comes
-            os.utime(descriptor)
+            os.utime(target)
 
 
 def _read(lock: Path) -> dict[str, Any]:

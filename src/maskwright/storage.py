@@ -218,7 +218,10 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    is_windows = sys.platform == "win32"
+    if is_windows and path.is_dir():  # folders cannot be opened there
+        return
+    descriptor = os.open(path, os.O_RDWR if is_windows else os.O_RDONLY)
     try:
         with naming(path):
             os.fsync(descriptor)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from maskwright.errors import RunError
 
 Command = Callable[..., Any]
 SURFACE = {
-    "": {"--version", "--debug"},
+    "": {"--version", "--debug", "--install-completion", "--show-completion"},
     "train": {"settings", "--config", "--overwrite", "--list"},
     "adapt": {
         "model",
@@ -30,6 +31,8 @@ SURFACE = {
         "--new-tokens",
         "--head-steps",
         "--overwrite",
+        "--private",
+        "--push-to-hub",
     },
     "finetune": {
         "task",
@@ -38,6 +41,7 @@ SURFACE = {
         "--train",
         "--validation",
         "--out",
+        "--group-by",
         "--text-column",
         "--second-column",
         "--label-column",
@@ -47,6 +51,7 @@ SURFACE = {
         "--batch-size",
         "--max-length",
         "--seeds",
+        "--lora",
         "--freeze-layers",
         "--layer-decay",
         "--class-weights",
@@ -61,6 +66,8 @@ SURFACE = {
         "--metric",
         "--patience",
         "--overwrite",
+        "--private",
+        "--push-to-hub",
     },
     "doctor": {"settings", "--config", "--json"},
     "fill": {"model", "text", "--top-k", "--precision", "--json", "--compile"},
@@ -133,7 +140,19 @@ SURFACE = {
         "--precision",
         "--compile",
     },
-    "export": {"model", "--to", "--out", "--int8", "--for", "--text", "--language", "--license", "--overwrite"},
+    "export": {
+        "model",
+        "--to",
+        "--out",
+        "--int8",
+        "--for",
+        "--text",
+        "--language",
+        "--license",
+        "--overwrite",
+        "--private",
+        "--push-to-hub",
+    },
     "tokenizer": set(),
     "tokenizer train": {
         "sources",
@@ -382,6 +401,29 @@ def test_before_a_run_begins_a_rank_that_is_gone_is_named(
     asked, lost = capsys.readouterr().err.splitlines()
     assert asked == "error: interrupted; the same command begins or resumes the run"
     assert lost == "error: rank 5 ended before it met the others; the same command begins or resumes the run"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("maskwright fi", {"fill", "finetune"}), ("maskwright finetune --lo", {"--lora", "--loss"})],
+)
+def test_a_shell_completes_commands_and_options(line: str, expected: set[str]) -> None:
+    """As the script asks that --install-completion writes for bash."""
+    code = "import sys; sys.argv = ['maskwright']; from maskwright.cli.app import main; main()"
+    asked = {"_MASKWRIGHT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | asked)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == expected
+
+
+def test_completion_is_installed_for_a_shell(tmp_path: Path) -> None:
+    code = "import sys; sys.argv = ['maskwright', *sys.argv[1:]]; from maskwright.cli.app import main; main()"
+    words = [sys.executable, "-c", code, "--install-completion", "bash"]
+    home = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | home)
+    assert done.returncode == 0, done.stderr
+    assert "_MASKWRIGHT_COMPLETE=complete_bash" in (tmp_path / ".bash_completions" / "maskwright.sh").read_text()
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

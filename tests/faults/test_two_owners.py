@@ -69,7 +69,7 @@ class TestLock:
         assert not (tmp_path / ".out.lock").exists()
         assert said == []
 
-    @pytest.mark.parametrize("call", ["open", "ftruncate", "pwrite", "fsync"])
+    @pytest.mark.parametrize("call", ["open", "ftruncate", "write", "fsync"])
     def test_an_interrupt_while_it_is_taken_leaves_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
     ) -> None:

@@ -14,7 +14,7 @@ from maskwright.errors import InputError
 from maskwright.runs.commands import finetune
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import ColumnNames, ExampleFile, read_examples
-from maskwright.tasks.hold_out import hold_out
+from maskwright.tasks.hold_out import hold_out, hold_out_groups, read_groups
 from maskwright.tasks.qa.examples import read_questions
 from tiny_bert import build_tiny_bert
 
@@ -70,6 +70,80 @@ def test_too_few_texts_are_refused(tmp_path: Path) -> None:
     file = read(tmp_path, [{"text": "the same", "label": label} for label in ("a", "b")])
     with pytest.raises(InputError, match=r"train\.jsonl has too few texts to hold some out; .*--validation"):
         hold_out(file)
+
+
+def split_groups(folder: Path, records: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The records that are left, and those that are held out."""
+    path = write(folder, records)
+    parts = hold_out_groups(read_examples(path, ColumnNames()), read_groups(path, "patient"))
+    left, held_out = ([records[int(one.place.rpartition(":")[2]) - 1] for one in part.examples] for part in parts)
+    return left, held_out
+
+
+def test_groups_stay_whole_and_every_label_gives_about_a_tenth(tmp_path: Path) -> None:
+    """Each patient has labels of both kinds, some have many records, and the rare label is in few of them."""
+    records = [
+        {
+            "text": f"text {patient} {number}",
+            "label": "rare" if patient % 7 == number == 0 else "common",
+            "patient": patient,
+        }
+        for patient in range(120)
+        for number in range(1 + patient % 9)
+    ]
+    left, held_out = split_groups(tmp_path, records)
+    assert len(left) + len(held_out) == len(records)
+    assert not {one["patient"] for one in left} & {one["patient"] for one in held_out}
+    for label in ("rare", "common"):
+        total = sum(one["label"] == label for one in records)
+        assert sum(one["label"] == label for one in held_out) == pytest.approx(0.1 * total, abs=0.02 * total + 1)
+    assert {one["patient"] for one in split_groups(tmp_path, records[::-1])[1]} == {one["patient"] for one in held_out}
+
+
+def test_equal_texts_join_groups_and_records_without_a_group_stand_alone(tmp_path: Path) -> None:
+    shared = [{"text": "the same", "label": 0, "patient": patient} for patient in ("a", "b")]
+    others = [{"text": f"text {number}", "label": 0, "patient": "ab"[number % 2]} for number in range(20)]
+    alone = [{"text": f"alone {number}", "label": 0, "patient": None if number % 2 else ""} for number in range(178)]
+    left, held_out = split_groups(tmp_path, [*shared, *others, *alone])
+    assert len(held_out) == 20
+    assert {one["patient"] for one in held_out} <= {None, ""}
+    assert sum(one["patient"] in ("a", "b") for one in left) == 22
+
+
+def test_of_two_large_groups_the_smaller_is_held_out_and_one_alone_is_refused(tmp_path: Path) -> None:
+    records = [{"text": f"text {number}", "label": 0, "patient": number < 30} for number in range(50)]
+    assert {one["patient"] for one in split_groups(tmp_path, records)[1]} == {False}
+    with pytest.raises(InputError, match=r"belong together by their groups.*--validation"):
+        split_groups(tmp_path, [{**one, "patient": 1} for one in records])
+
+
+@pytest.mark.parametrize("task", ["classification", "ner", "qa", "similarity"])
+def test_every_task_is_grouped_and_says_so(
+    command: Callable[..., Any], tokenizer: Any, tmp_path: Path, task: str
+) -> None:
+    build_tiny_bert(tokenizer).save_pretrained(tmp_path / "encoder")
+    tokenizer.save(tmp_path / "encoder")
+    columns: dict[str, Callable[[int], dict[str, Any]]] = {
+        "classification": lambda number: {"text": f"the cat {number}", "label": "ab"[number % 2]},
+        "ner": lambda number: {"words": ["the", "cat", str(number)], "tags": ["O", "B-X", "O"]},
+        "qa": lambda number: {"question": f"who {number}?", "context": f"the cat {number}", "answer": "cat"},
+        "similarity": lambda number: {"sentence1": f"the cat {number}", "sentence2": f"a cat {number}"},
+    }
+    train = write(tmp_path, [{**columns[task](number), "site": number % 20} for number in range(40)])
+    words = ["finetune", task, "training.device=cpu", "--model", tmp_path / "encoder", "--train", train, "--epochs", 1]
+    result = command(*words, "--group-by", "site", "--out", tmp_path / "run")
+    assert (result.code, result.err) == (0, "")
+    assert "so 4 of the 40 are held out" in result.out
+    assert "all those of 2 of the 20 values of 'site'" in result.out
+    command(*words, "--group-by", "place", "--out", tmp_path / "other").assert_refused("no column 'place'", "site")
+    both = ["--group-by", "site", "--validation", train, "--out", tmp_path / "other"]
+    command(*words, *both).assert_refused("--group-by", "--validation")
+
+
+def test_files_without_columns_cannot_be_grouped(command: Callable[..., Any], tokenizer: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text("the O\ncat B-X\n\na O\ndog B-X\n", encoding="utf-8")
+    words = ["finetune", "ner", "--model", tmp_path, "--train", tmp_path / "train.conll", "--group-by", "site"]
+    command(*words).assert_refused("--group-by", "names a column of a table", "train.conll")
 
 
 def test_a_run_without_validation_says_what_it_holds_out(

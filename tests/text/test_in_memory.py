@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
+from rich.console import Console
 
+import maskwright as mw
 from maskwright.errors import InputError, InputWarning
 from maskwright.runs.create import create_mlm_dataset
+from maskwright.runs.given import name_sources
 from maskwright.tasks.tables import as_table
 from maskwright.text.in_memory import find_text_column, read_texts
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer
+from tiny_bert import build_tiny_bert
 
 TEXTS = ["the cat sees a road", "a dog sees the cat", "every road has a cat"]
 RECORDS = [{"id": number, "content": text} for number, text in enumerate(TEXTS)]
@@ -69,7 +75,7 @@ def test_every_form_gives_its_texts_and_says_the_guessed_column(make: Callable[.
     said: list[str] = []
     assert list(read_texts(make(RECORDS), say=said.append)) == TEXTS
     assert len(said) == 1
-    assert "its texts are those of 'content'; name another as column=" in said[0]
+    assert "its texts are those of 'content'; for another, name it as column=" in said[0]
 
 
 def test_a_column_called_text_needs_no_words(make: Callable[..., Any]) -> None:
@@ -97,6 +103,71 @@ def test_labelled_examples_are_read_from_every_form(make: Callable[..., Any]) ->
     assert table.columns == ("text", "label")
 
 
+@pytest.fixture(scope="module")
+def encoder(tokenizer: Tokenizer) -> mw.BERT:
+    return build_tiny_bert(tokenizer, hidden_size=16, num_hidden_layers=1, max_position_embeddings=32)
+
+
+def test_texts_of_every_form_are_answered_measured_and_adapted_to(
+    make: Callable[..., Any], encoder: mw.BERT, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """What `adapt` reads is what it writes down first."""
+    with pytest.warns(InputWarning, match="those of 'content'"):
+        answers = mw.predict("embed", encoder, make(RECORDS), tokenizer=tokenizer)
+    assert [one.tolist() for one in answers] == [
+        one.tolist() for one in mw.predict("embed", encoder, TEXTS, tokenizer=tokenizer)
+    ]
+    model = mw.MaskedLanguageModel(encoder, tokenizer=tokenizer)
+    expected = mw.evaluate(model, "pll", [{"text": text} for text in TEXTS], tokenizer=tokenizer)
+    with pytest.warns(InputWarning, match="for another, call it 'text'"):
+        found = mw.evaluate(model, "pll", make(RECORDS), tokenizer=tokenizer)
+    assert found.figures[0][0].mean == expected.figures[0][0].mean
+    with pytest.warns(InputWarning, match="for another, call it 'text'"):
+        (file,) = name_sources(make(RECORDS), tmp_path, are_texts=True)
+    lines = Path(str(file)).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == [{"text": text} for text in TEXTS]
+
+
+def test_examples_of_every_form_are_learned_from(
+    make: Callable[..., Any], encoder: mw.BERT, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    examples = [{**record, "label": "ab"[number % 2]} for number, record in enumerate(RECORDS)]
+    finished = mw.finetune(
+        "classification",
+        tmp_path / "run",
+        model=encoder,
+        tokenizer=tokenizer,
+        train=make(examples),
+        validation=make(examples),
+        epochs=1,
+        settings={"training.device": "cpu"},
+        console=Console(quiet=True),
+    )
+    assert finished.figures[0]["train_examples"] == finished.figures[0]["examples"] == len(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"text": TEXTS}, "memory:texts is a dict of text; give one of its splits, or a list of dictionaries"),
+        ({"a": 1}, "memory:texts is a dict of a"),
+        (3, "an input is a int; expected a text or a list of texts"),
+        ([1, 2], "an input is a int"),
+    ],
+    ids=["dictionary of columns", "dictionary", "number", "numbers"],
+)
+def test_what_cannot_be_answered_is_refused(encoder: mw.BERT, tokenizer: Tokenizer, data: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        mw.predict("embed", encoder, data, tokenizer=tokenizer)
+
+
+def test_one_record_and_the_splits_of_a_dataset(encoder: mw.BERT, tokenizer: Tokenizer) -> None:
+    assert len(mw.predict("embed", encoder, {"text": "the cat"}, tokenizer=tokenizer)) == 1
+    splits = pytest.importorskip("datasets").DatasetDict({"train": make_dataset(RECORDS)})
+    with pytest.raises(InputError, match="the DatasetDict holds the splits train; give one of them"):
+        mw.predict("embed", encoder, splits, tokenizer=tokenizer)
+
+
 @pytest.mark.parametrize("form", ["series", "generator", "array", "column"])
 def test_strings_come_in_every_form(form: str, tokenizer: Tokenizer) -> None:
     data = {
@@ -121,7 +192,7 @@ def test_strings_come_in_every_form(form: str, tokenizer: Tokenizer) -> None:
             None,
             "the list has no column known to hold text; it has 'a', 'b': name it as column=",
         ),
-        (RECORDS, "body", "the list has no column 'body'; it has 'id', 'content': give another as column="),
+        (RECORDS, "body", "the list has no column 'body'; it has 'id', 'content': name it as column="),
         (["a cat", 3], None, "among the texts is a int, 3; give strings"),
         ([{"text": "a cat"}, "a dog"], None, "list:2 is a str; expected a record"),
         (TEXTS, "text", "column is 'text', and a list of texts has no columns"),

@@ -32,6 +32,10 @@ def adapt(
         int, typer.Option(min=1, help="If the encoder has no prediction head: steps to train one.")
     ] = 300,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run of this name.")] = False,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Push the model to the Hugging Face hub, as USER/NAME.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="With --push-to-hub: make a private repository.")] = False,
 ) -> None:
     """Adapt a published encoder to your text and export the result.
 
@@ -46,27 +50,35 @@ def adapt(
         maskwright adapt runs/mine --text 'contracts/*.jsonl' --general wiki.txt training.max_seconds=600
     """
     from maskwright.runs.commands import adapt as run
+    from maskwright.runs.hub import PushError
     from maskwright.runs.pretrain import FinishedRun
     from maskwright.sections.data import BUILTIN_CORPUS
 
-    words = words or []
-    adapted = run(
-        model,
-        [*(text or []), *(word for word in words if "=" not in word)],
-        out=out,
-        general=general or BUILTIN_CORPUS,
-        max_forgetting=max_forgetting,
-        new_tokens=new_tokens,
-        head_steps=head_steps,
-        overwrite=overwrite,
-        settings=[word for word in words if "=" in word],
-    )
+    words, problem = words or [], None
+    try:
+        adapted = run(
+            model,
+            [*(text or []), *(word for word in words if "=" not in word)],
+            out=out,
+            general=general or BUILTIN_CORPUS,
+            max_forgetting=max_forgetting,
+            new_tokens=new_tokens,
+            head_steps=head_steps,
+            overwrite=overwrite,
+            push_to_hub=push_to_hub,
+            private=private,
+            settings=[word for word in words if "=" in word],
+        )
+    except PushError as error:
+        adapted, problem = error.result, error
     _print_figures(adapted.run.figures)
     echo(f"\n{adapted.run.folder.path}  the run; report.html has its curves")
     if adapted.exported is not None:
         echo(f"{adapted.exported}  the model for transformers and others, with a card")
     if isinstance(adapted.run, FinishedRun):
         echo("\n  ".join(["Try next:", *adapted.run.next_commands]))
+    if problem is not None:
+        raise problem
 
 
 def _print_figures(figures: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from maskwright.cli.adapt import adapt
 from maskwright.cli.doctor import doctor
 from maskwright.cli.eval import evaluate
 from maskwright.cli.export import export
-from maskwright.cli.finetune import finetune
+from maskwright.cli.finetune import complete_lora, finetune
 from maskwright.cli.models import models_app
 from maskwright.cli.predict import complete_keep_columns, embed, fill, generate, predict
 from maskwright.cli.prepare import prepare_app
@@ -50,7 +50,6 @@ app = typer.Typer(
     name="maskwright",
     help=_HELP,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
@@ -87,7 +86,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
-    sys.argv[1:] = complete_keep_columns(sys.argv[1:])
+    sys.argv[1:] = complete_lora(complete_keep_columns(sys.argv[1:]))
     open_terminal()
     warnings.showwarning = _show_warning
     if "LOCAL_WORLD_SIZE" in os.environ:  # torchrun

@@ -31,6 +31,10 @@ def export(
     language: Annotated[str | None, typer.Option(help="Language for the model card, such as en.")] = None,
     license: Annotated[str | None, typer.Option(help="Licence for the model card, such as apache-2.0.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Push the model to the Hugging Face hub, as USER/NAME.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="With --push-to-hub: make a private repository.")] = False,
 ) -> None:
     """Export a model to Hugging Face, sentence-transformers or ONNX.
 
@@ -46,6 +50,8 @@ def export(
         maskwright export runs/mine --to onnx --int8 --text held-out.txt
 
         maskwright export runs/mine --to onnx --for embed
+
+        maskwright export runs/mine --to hf --push-to-hub me/mine --private
     """
     from maskwright.runs.commands import export as run
 
@@ -59,5 +65,7 @@ def export(
         language=language,
         license=license,
         overwrite=overwrite,
+        push_to_hub=push_to_hub,
+        private=private,
     )
     echo(f"{folder} is ready")

@@ -20,6 +20,18 @@ _Settings = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE ...]", help="Settings of the run, such as training.device=cpu."),
 ]
+_LORA = "--lora"
+
+
+def complete_lora(words: list[str]) -> list[str]:
+    """The option may stand without a rank, which typer's options cannot; then it means the usual one."""
+    if words[:1] != ["finetune"] or _LORA not in words:
+        return words
+    from maskwright.tasks.config import DEFAULT_RANK
+
+    place = words.index(_LORA) + 1
+    is_alone = place == len(words) or words[place].startswith("--") or "=" in words[place]
+    return [*words[:place], *([str(DEFAULT_RANK)] if is_alone else []), *words[place:]]
 
 
 def finetune(
@@ -35,6 +47,9 @@ def finetune(
     ] = None,
     settings: _Settings = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; unset: runs/MODEL-TASK.")] = None,
+    group_by: Annotated[
+        str | None, typer.Option(help="Without --validation: hold out records with one value of this column together.")
+    ] = None,
     text_column: Annotated[str | None, typer.Option(help="Column of the text; unset: detected.")] = None,
     second_column: Annotated[str | None, typer.Option(help="Column of the second text of a pair.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Column of the label; unset: detected.")] = None,
@@ -44,6 +59,12 @@ def finetune(
     batch_size: Annotated[int | None, typer.Option(help="Examples per optimizer step; unset: 32.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Maximum tokens of an example; unset: the model's.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Train with N seeds; report mean and deviation.")] = 1,
+    lora: Annotated[
+        int | None,
+        typer.Option(
+            metavar="[RANK]", help="Train factors of this rank (8) beside a frozen encoder's matrices, and the head."
+        ),
+    ] = None,
     freeze_layers: Annotated[int | None, typer.Option(help="Freeze the embeddings and the first N layers.")] = None,
     layer_decay: Annotated[
         float | None, typer.Option(help="Learning-rate factor from a layer to the one below.")
@@ -64,6 +85,10 @@ def finetune(
     metric: Annotated[str | None, typer.Option(help="Score for --patience and tables, such as matthews.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after N epochs without a better metric.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Push the model to the Hugging Face hub, as USER/NAME.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="With --push-to-hub: make a private repository.")] = False,
 ) -> None:
     """Fine-tune an encoder on labelled texts or pairs of texts.
 
@@ -80,16 +105,24 @@ def finetune(
 
         maskwright finetune ner --model runs/mine --train train.conll --validation dev.conll
 
+        maskwright finetune classification --model bert-large-uncased --train train.tsv --lora
+
         maskwright finetune qa --model bert-base-uncased --train train-v2.0.json --validation dev-v2.0.json
     """
 
     from maskwright.runs.commands import finetune as run
+    from maskwright.runs.hub import PushError
     from maskwright.terminal import CleanConsole
 
-    console = CleanConsole()
+    console, problem = CleanConsole(), None
     named = {name: value for name, value in context.params.items() if value is not None}
-    finished = run(**named, console=console)
+    try:
+        finished = run(**named, console=console)
+    except PushError as error:
+        finished, problem = error.result, error
     _print_scores(finished, console)
+    if problem is not None:
+        raise problem
     if finished.trouble is not None:
         raise RunError(finished.trouble)
 

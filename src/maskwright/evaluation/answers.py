@@ -19,7 +19,7 @@ from maskwright.errors import InputError, RunError
 from maskwright.inference.layout import EncodedBatch, Reduction, RowShape, Sample
 from maskwright.inference.runner import run_packed
 from maskwright.models.any_encoder import encode
-from maskwright.objectives.loss import gather_labelled
+from maskwright.objectives.loss import as_sum, gather_labelled
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.training.compute.device import evaluation_mode
 from maskwright.training.held_out import EVALUATION_RATIO, EVALUATION_SEED
@@ -57,7 +57,7 @@ def score_answers(
         parts = zip(slots.split(_MAX_ANSWERS), labels.split(_MAX_ANSWERS), strict=True)
         scores = torch.cat([score(model.predict(part).float(), wanted) for part, wanted in parts])
         ends = np.cumsum([len(sample.places) for sample in batch.samples])[:-1]
-        return Reduction((scores,), lambda found: np.split(found.double().numpy(), ends))
+        return Reduction((scores,), lambda found: np.split(found.cpu().double().numpy(), ends))
 
     def see_before(batch: PackedBatch) -> Tensor | None:
         return torch.ones_like(batch.input_ids, dtype=torch.bool) if model.evaluates_causally else None
@@ -104,7 +104,7 @@ def score_samples(model: MaskedLanguageModel, batches: Iterable[PackedBatch]) ->
             logits = model.predict(slots).float()
             losses = F.cross_entropy(logits, labels, reduction="none")
             hits = logits.argmax(dim=-1) == labels
-            answers = (asked.batch.sample_ids[asked.selected], losses.double(), hits.double())
+            answers = (asked.batch.sample_ids[asked.selected], as_sum(losses), as_sum(hits))
             parts.append(tuple(values.cpu().numpy() for values in answers))
     if not sum(len(losses) for _, losses, _ in parts):
         raise InputError("the texts are too short: none of their tokens is asked for; give more text")

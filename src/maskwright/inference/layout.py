@@ -107,7 +107,7 @@ def list_rows(values: Tensor) -> list[NDArray[np.float32]]:
 
 def send(values: Tensor, device: torch.device) -> Tensor:
     """A copy on a device that nothing waits for; on the CPU the same."""
-    return values if device.type == "cpu" else values.pin_memory().to(device, non_blocking=True)
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 def send_samples(packed: PackedSamples, device: torch.device) -> PackedSamples:

@@ -246,7 +246,7 @@ class _Pending:
 
     def read(self) -> Sequence[Any]:
         if self._is_there is None:
-            return self._split(*self._tensors)
+            return self._split(*(one.cpu() for one in self._tensors))
         self._is_there.synchronize()
         return self._split(*(one.clone() for one in self._tensors))  # pinned memory is scarce and used again
 

@@ -147,12 +147,16 @@ def run_cast(layer: nn.Module, hidden: Tensor, *others: Any) -> Tensor:
 
 
 def _cast_weights(layer: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    """A layer's weights in its compute dtype, all cast by one kernel instead of one each."""
+    """A layer's weights in its compute dtype, all cast by one kernel instead of one each, frozen ones by another."""
     weights: dict[str, Tensor] = dict(layer.named_parameters())
     if all(weight.dtype == dtype for weight in weights.values()):
         return weights
-    cast = _CastTogether.apply(dtype, *weights.values())  # type: ignore[no-untyped-call]
-    return dict(zip(weights, cast, strict=True))
+    for is_trained in (True, False):  # together the frozen ones would get gradients as well
+        names = [name for name, weight in weights.items() if weight.requires_grad is is_trained]
+        if names:
+            cast = _CastTogether.apply(dtype, *(weights[name] for name in names))  # type: ignore[no-untyped-call]
+            weights |= zip(names, cast, strict=True)
+    return weights
 
 
 class _CastTogether(torch.autograd.Function):

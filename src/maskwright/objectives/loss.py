@@ -15,6 +15,18 @@ from maskwright.models.compilation import FunctionCompiler
 
 _MOST_LOGITS = 1 << 26
 _ALIGNMENT = 64
+_SUM_DTYPES = {"mps": torch.float32}
+"""Of kinds of devices that have no float64."""
+
+
+def find_sum_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of sums over a run on a device."""
+    return _SUM_DTYPES.get(device.type, torch.float64)
+
+
+def as_sum(tensor: Tensor) -> Tensor:
+    """In the dtype of sums."""
+    return tensor.to(find_sum_dtype(tensor.device))
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,11 @@ class SavedModel(nn.Module, ABC):
 
     @abstractmethod
     def list_weights(self) -> dict[str, StoredWeight]:
-        """The place of each weight of `state_dict`, without weights that share a tensor with another."""
+        """The place of each weight of `collect_state`, without weights that share a tensor with another."""
+
+    def collect_state(self) -> State:
+        """What is written, by our names."""
+        return self.state_dict()
 
     def save_pretrained(self, folder: str | Path, tokenizer: Any = None) -> None:
         """Write the whole model (and its tokenizer, if given) as a folder of safetensors and JSON."""
@@ -95,7 +99,7 @@ class SavedModel(nn.Module, ABC):
         described = self.describe_files(tokenizer)
         own = {FORMAT_KEY: FORMAT_VERSION, **described.config.get(OWN_KEY, {})}
         files: dict[str, State] = {WEIGHTS_FILE: {}}
-        state = self.state_dict()
+        state = self.collect_state()
         for name, stored in self.list_weights().items():
             weights = files.setdefault(stored.file, {})
             tensor, num_blocks = state[name], len(stored.names)

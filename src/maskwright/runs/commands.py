@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _UNFIT = re.compile(r"[^\w.-]+")
 """Characters that are not used in folder names."""
 _HELD_OUT_SHARE = 0.1
+_NOT_OF_TASKS = {"console", "head", "num_seeds", "out", "overwrite", "private", "push_to_hub", "seeds", "settings"}
+"""Arguments of `finetune` that are not in a `TaskConfig`."""
 
 
 @checks_arguments
@@ -123,6 +125,8 @@ def adapt(
     new_tokens: int = 0,
     head_steps: int = 300,
     overwrite: bool = False,
+    push_to_hub: str | None = None,
+    private: bool = False,
     settings: Settings = (),
     tokenizer: Any = None,
     console: Console | None = None,
@@ -130,7 +134,8 @@ def adapt(
     """Adapt an encoder to texts of a domain, watch what it forgets of general ones, and export it.
 
     Texts are sources as `data.train` takes them, or records in memory (dictionaries, a data frame, a dataset) with a
-    column `text`. A model in memory needs its `tokenizer`; it and such records are kept beside the run.
+    column `text`. A model in memory needs its `tokenizer`; it and such records are kept beside the run. The export goes
+    to the repository `push_to_hub`, a new one may be `private`; if that fails, a `PushError` has the `result`.
     """
     from maskwright.runs.adapt import AdaptOptions
     from maskwright.runs.adapt import adapt as run
@@ -138,6 +143,7 @@ def adapt(
     from maskwright.runs.given import keep_model, name_sources
     from maskwright.terminal import CleanConsole
 
+    _check_push(push_to_hub, private)
     refuse_below(0, new_tokens=new_tokens)
     refuse_below(1, head_steps=head_steps)
     folder = Path(out) if out is not None else Path("runs") / f"{_name_folder(model)}-adapted"
@@ -150,7 +156,12 @@ def adapt(
         texts, folder, others, max_forgetting, new_tokens, head_steps, list_settings(settings), overwrite
     )
     named = keep_model(model, tokenizer, inputs)
-    return run(named.place, options, shown, lambda line: say(shown, line))
+    adapted = run(named.place, options, shown, lambda line: say(shown, line))
+    if push_to_hub is not None:
+        from maskwright.runs.hub import push_adapted
+
+        push_adapted(adapted, push_to_hub, private, lambda line: say(shown, line))
+    return adapted
 
 
 @checks_arguments
@@ -162,6 +173,7 @@ def finetune(
     train: Any = None,
     validation: Any = None,
     settings: Settings = (),
+    group_by: str | None = None,
     text_column: str | None = None,
     second_column: str | None = None,
     label_column: str | None = None,
@@ -171,6 +183,7 @@ def finetune(
     batch_size: int | None = None,
     max_length: int | None = None,
     seeds: int = 1,
+    lora: int | bool | None = None,
     freeze_layers: int | None = None,
     layer_decay: float | None = None,
     class_weights: str | None = None,
@@ -185,6 +198,8 @@ def finetune(
     metric: str | None = None,
     patience: int | None = None,
     overwrite: bool = False,
+    push_to_hub: str | None = None,
+    private: bool = False,
     tokenizer: Any = None,
     head: NLPHead | None = None,
     console: Console | None = None,
@@ -193,32 +208,40 @@ def finetune(
     """Fine-tune an encoder on labelled examples; scores, folder and model are in the result.
 
     `train` and `validation` are files, `hf:NAME[:CONFIG][@SPLIT]`, or in memory lists of dictionaries or of tuples
-    such as (text, label), data frames or datasets. Without `validation` a tenth of `train` is held out. A model in
-    memory needs its `tokenizer`. `head` takes the place of the family's own. `out` is runs/MODEL-TASK unless set, and
-    the same call on an unfinished run resumes it.
+    such as (text, label), data frames or datasets. Without `validation` a tenth of `train` is held out, records with
+    one value of the column `group_by` together. A model in memory needs its `tokenizer`. `head` takes the place of the
+    family's own. `lora` is a rank, or True for the usual one. `out` is runs/MODEL-TASK unless set, and the same call on
+    an unfinished run resumes it.
 
     With a `TaskConfig` as `task`, which has all settings of the task, `out` must be given. `num_seeds` is `seeds`.
+    The model goes to the repository `push_to_hub` of the Hugging Face hub, a new one may be `private`; if that fails, a
+    `PushError` has the `result`.
     """
-    given = {
-        name: value
-        for name, value in locals().items()
-        if value is not None and name not in ("out", "settings", "seeds", "overwrite", "head", "console", "num_seeds")
-    }
-    from maskwright.tasks.config import TaskConfig
+    given = {name: value for name, value in locals().items() if value is not None and name not in _NOT_OF_TASKS}
+    from maskwright.tasks.config import DEFAULT_RANK, TaskConfig
 
+    if isinstance(lora, bool):
+        given["lora"] = DEFAULT_RANK if lora else None
     options: dict[str, Any] = {
         "num_seeds": seeds if num_seeds is None else num_seeds,
         "settings": list_settings(settings),
         "overwrite": overwrite,
         "console": console,
     }
+    _check_push(push_to_hub, private)
     if isinstance(task, TaskConfig):
         if len(given) > 1 or out is None:
             raise InputError("a TaskConfig has all settings of the task; give it with out, seeds and settings alone")
         from maskwright.runs.finetune.finetune import finetune as run
 
-        return run(task, Path(out), **options)
-    return _finetune(given, out, head, options)
+        finished = run(task, Path(out), **options)
+    else:
+        finished = _finetune(given, out, head, options)
+    if push_to_hub is not None:
+        from maskwright.runs.hub import push_task
+
+        push_task(finished, push_to_hub, private, console)
+    return finished
 
 
 def _finetune(
@@ -273,13 +296,16 @@ def export(
     language: str | None = None,
     license: str | None = None,
     overwrite: bool = False,
+    push_to_hub: str | None = None,
+    private: bool = False,
     tokenizer: Any = None,
     console: Console | None = None,
 ) -> Path:
     """Write a model for other people's tools, `to` hf, sentence-transformers or onnx; the folder that was written.
 
     The `purpose` of an ONNX graph is embed or fill-mask; unset, what the model was trained for. `text` to compare on is
-    sources, or records in memory with a column `text`. A model in memory needs its `tokenizer` and an `out`.
+    sources, or records in memory with a column `text`. A model in memory needs its `tokenizer` and an `out`. The folder
+    goes to the repository `push_to_hub` too, a new one may be `private`; if that fails, a `PushError` has the `result`.
     """
     import tempfile
 
@@ -289,13 +315,19 @@ def export(
     from maskwright.runs.given import name_model, name_sources
     from maskwright.terminal import CleanConsole
 
+    _check_push(push_to_hub, private)
     if out is None and not isinstance(model, str | Path):
         raise InputError("a model in memory lies in no folder to write beside; give the folder to write as out=")
     shown, folder = console or CleanConsole(), None if out is None else Path(out)
     with tempfile.TemporaryDirectory() as place, name_model(model, tokenizer) as named:
         texts = tuple(name_sources(text, Path(place), are_texts=True))
         options = ExportOptions(to, folder, int8, purpose, texts, CardOptions(language, license), overwrite)
-        return export_model(named.place, options, lambda line: say(shown, line))
+        written = export_model(named.place, options, lambda line: say(shown, line))
+    if push_to_hub is not None:
+        from maskwright.runs.hub import push_folder
+
+        push_folder(written, push_to_hub, private, lambda line: say(shown, line), written)
+    return written
 
 
 @checks_arguments
@@ -393,6 +425,16 @@ def advise_tokenizer(
             with whole_folder(Path(out)) as folder:
                 advice.extended.save(folder)
     return advice
+
+
+def _check_push(repo: str | None, private: bool) -> None:
+    """Before any work is done."""
+    if repo is not None:
+        from maskwright.runs.hub import check_push
+
+        check_push(repo)
+    elif private:
+        raise InputError(f"private is for {name_option('push_to_hub')}; give both, or leave it out")
 
 
 def _name_folder(model: GivenModel) -> str:

@@ -29,6 +29,8 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, refuse_
 GivenModel = str | Path | nn.Module
 """A run, a checkpoint, a model folder or a hub id; or a model or encoder in memory, ours or of transformers."""
 _HASH_DIGITS = 8
+_NAMING = f"call it '{TEXT_COLUMN}'"
+"""What to do about the column of texts where no argument names it."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def name_sources(sources: Any, parent: Path, are_texts: bool = False) -> list[So
     """
     several = sources if isinstance(sources, list | tuple) else [sources]
     if not all(isinstance(one, str) or is_source(one) for one in several):
-        records = [{TEXT_COLUMN: text} for text in read_texts(sources)] if are_texts else sources
+        records = [{TEXT_COLUMN: text} for text in read_texts(sources, naming=_NAMING)] if are_texts else sources
         return [str(_write_records(records, parent))]
     return [
         one.model_dump(exclude_unset=True)

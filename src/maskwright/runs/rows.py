@@ -21,8 +21,8 @@ from maskwright.tasks.qa.examples import read_text as read_exact
 from maskwright.tasks.tables import MEMORY, Record, Table, as_table
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.files import ByteStream, file_format, find_files
-from maskwright.text.huggingface import is_dataset, saved_folder
-from maskwright.text.in_memory import TEXT_COLUMN, find_text_column, is_table, warn
+from maskwright.text.huggingface import is_dataset, is_loaded, saved_folder
+from maskwright.text.in_memory import TEXT_COLUMN, find_text_column, is_table, iterate_rows, warn
 from maskwright.text.rows import SourceRow, WantedColumns, line_rows, read_rows, read_whole
 from maskwright.text.sources import fingerprint as compute_fingerprint
 from maskwright.text.tokenizer.tokenizer import refuse_half_characters
@@ -105,6 +105,9 @@ def find_rows(kind: Kind[Any, Any], name: str, texts: Any, options: RowOptions, 
     if options.question is not None and not options.question.strip():
         raise InputError("--question is empty; give it some text")
     texts = list(texts) if isinstance(texts, Iterator) else texts
+    if isinstance(texts, Mapping):
+        is_record = not is_loaded(texts) and all(isinstance(value, str) for value in texts.values())
+        texts = [texts] if is_record else iterate_rows(texts, f"{MEMORY}texts")
     source = _find_source(texts, is_qa) if isinstance(texts, str) else str(texts) if isinstance(texts, Path) else None
     if source is not None:
         return _read_source(kind, source, options, report)

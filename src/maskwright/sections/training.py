@@ -191,7 +191,7 @@ class TrainingConfig(SynonymsOfTraining):
         default_factory=list,
         description="Trackers for the metrics, besides the run folder, such as [wandb]; each needs its own package.",
     )
-    device: str = Field(default="auto", description="auto (a GPU if there is one), cpu, cuda or cuda:N.")
+    device: str = Field(default="auto", description="auto (a GPU if there is one), cpu, cuda, cuda:N or mps.")
 
     @model_validator(mode="after")
     def _check_ramp(self) -> TrainingConfig:

@@ -9,9 +9,9 @@ import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from resource import RUSAGE_SELF, getpagesize, getrusage
 from typing import Any
+
+from maskwright.machine import read_process_memory
 
 _SECONDS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TOKEN_BOUNDS = (16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)
@@ -100,14 +100,6 @@ class ServerMeter(Meter):
         self.seconds.setdefault(route, Histogram(_SECONDS_BOUNDS)).add(seconds)
 
 
-def read_memory_bytes() -> int:
-    """What this process holds in memory now; where the system does not tell, the most it ever held."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text().split()[1]) * getpagesize()
-    return getrusage(RUSAGE_SELF).ru_maxrss
-
-
 def write_prometheus(
     server: ServerMeter, models: Mapping[str, Meter], ready: Mapping[str, bool], waiting: tuple[int, int]
 ) -> str:
@@ -144,7 +136,7 @@ def write_prometheus(
         ("maskwright_queue_samples", waiting[0], "Texts and windows that wait to be computed."),
         ("maskwright_queue_tokens", waiting[1], "Tokens that wait to be computed."),
         ("maskwright_requests_running", server.num_running, "Requests that are being answered."),
-        ("process_resident_memory_bytes", read_memory_bytes(), "Memory of the process."),
+        ("process_resident_memory_bytes", read_process_memory(), "Memory of the process."),
     ):
         add(name, "gauge", text, [_write_sample(name, {}, value)])
     name = "maskwright_model_ready"

@@ -8,7 +8,8 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import PlainTextResponse, Response
 
-from maskwright.serving.metrics import read_memory_bytes, write_prometheus
+from maskwright.machine import read_process_memory
+from maskwright.serving.metrics import write_prometheus
 from maskwright.serving.state import Request, ServerState, to_json
 from maskwright.version import __version__
 
@@ -183,7 +184,7 @@ def _add_figures(router: APIRouter, state: ServerState) -> None:
             name: {**model.meter.describe(), "queue_texts": model.num_waiting, "memory_bytes": model.memory_bytes}
             for name, model in hub.models.items()
         }
-        queue = {"queue_texts": hub.waiting[0], "memory_bytes": read_memory_bytes()}
+        queue = {"queue_texts": hub.waiting[0], "memory_bytes": read_process_memory()}
         return to_json({**figures, **queue, "models": models})
 
     @router.get("/metrics", tags=["server"])

@@ -14,6 +14,9 @@ from maskwright.sections.base import Section
 from maskwright.storage import write_text
 from maskwright.untrusted import read_yaml
 
+DEFAULT_RANK = 8
+"""Of LoRA's factors."""
+
 
 class TaskConfig(Section):
     task: str = Field(description="classification, multi-label, ner, pairs, qa, regression or similarity.")
@@ -24,6 +27,10 @@ class TaskConfig(Section):
     )
     validation: str | None = Field(
         default=None, description="Held-out labelled examples; unset: a tenth of train, of each label alike."
+    )
+    group_by: str | None = Field(
+        default=None,
+        description="Without validation: the column whose equal values are held out together or not at all.",
     )
     text_column: str | None = Field(default=None, description="The column with the text; unset: guessed.")
     second_column: str | None = Field(
@@ -40,6 +47,11 @@ class TaskConfig(Section):
     batch_size: int = Field(default=32, ge=1, description="Examples of a step.")
     max_length: int | None = Field(
         default=None, ge=8, description="Longest example in tokens; unset: what the model takes."
+    )
+    lora: int | None = Field(
+        default=None,
+        ge=1,
+        description="Train factors of this rank beside the encoder's matrices, and the head; unset: train all weights.",
     )
     freeze_layers: int | None = Field(
         default=None, ge=0, description="Keep the embeddings and so many first layers as they are; unset: train all."

@@ -39,6 +39,7 @@ from maskwright.tasks.heads import (
     name_head_weights,
 )
 from maskwright.tasks.kinds import SEQUENCE_CLASSES, SPAN_CLASSES, TOKEN_CLASSES, TaskKind
+from maskwright.tasks.lora import list_plain
 from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
 from maskwright.tasks.nlp_heads import load_nlp_head
 
@@ -137,7 +138,7 @@ def describe_foreign(encoder: TransformersEncoder, task_head: TaskHead) -> dict[
 def name_foreign(encoder: TransformersEncoder, task_head: TaskHead) -> dict[str, str]:
     """Names in their file by names in the encoder; for tied weights the one that is stored."""
     model = encoder.model
-    state, ties = model.state_dict(keep_vars=True), dict(model.all_tied_weights_keys)
+    state, ties = list_plain(model.state_dict(keep_vars=True)), dict(model.all_tied_weights_keys)
     tied = {name for name, other in ties.items() if other in state and state.get(name) is state[other]}
     prefix = f"{model.base_model_prefix}." if task_head.files.modules else ""
     return {f"model.{name}": f"{prefix}{name}" for name in state if name not in tied}

@@ -18,22 +18,43 @@ from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
 from maskwright.models.any_encoder import call_foreign, count_tokens, encode, find_hidden_size, find_max_length
 from maskwright.models.encoder import PackedEncoder, build_encoder, describe_encoder
+from maskwright.models.family import State
 from maskwright.models.files.model_folder import (
     OWN_KEY,
     OWN_TYPE_PREFIX,
+    WEIGHTS_FILE,
+    load_into,
     read_model_folder,
     read_own_settings,
     resolve_folder,
 )
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.models.transformers_model import is_foreign
-from maskwright.objectives.loss import LossSums
+from maskwright.objectives.loss import LossSums, find_sum_dtype
 from maskwright.objectives.objective import Objective
-from maskwright.objectives.saving import CUSTOM_TYPE, ModelFiles, StoredWeight, fill_model, name_special_ids
+from maskwright.objectives.saving import (
+    CUSTOM_TYPE,
+    ModelFiles,
+    StoredWeight,
+    fill_model,
+    name_special_ids,
+    read_stored,
+)
 from maskwright.tasks.foreign import build_foreign, describe_foreign, name_foreign
 from maskwright.tasks.heads import TaskHead, TaskOutput, count_documents, name_head_weights, pool
 from maskwright.tasks.kinds import find_described_kind
 from maskwright.tasks.loader import AskedBatch, TaskBatch, TaskLoader
+from maskwright.tasks.lora import (
+    ADAPTERS_FILE,
+    AdapterFolder,
+    add_adapters,
+    check_merged,
+    has_adapters,
+    is_factor,
+    list_plain,
+    merge_adapters,
+    merge_state,
+)
 from maskwright.tasks.new_model import compute_rate_factors, freeze_first_layers
 from maskwright.tasks.nlp_heads import SETTINGS_PART as NLP_HEAD_PART
 from maskwright.tasks.nlp_heads import load_nlp_head
@@ -71,6 +92,30 @@ class TaskModel(Objective):
     def freeze_layers(self, num_layers: int) -> None:
         """Freeze the embeddings and the first layers."""
         freeze_first_layers(self.encoder, num_layers)
+
+    def add_adapters(self, rank: int) -> None:
+        """Train factors of this rank beside the encoder's matrices, in place of its weights."""
+        body: nn.Module = self.encoder.base_model if isinstance(self.encoder, TransformersEncoder) else self.encoder
+        add_adapters(body, rank)
+
+    def merge_adapters(self) -> AdapterFolder | None:
+        """Put the product of the factors into the matrices; a copy of the factors, where transformers has the class."""
+        folder = self._copy_adapters()
+        merge_adapters(self)
+        return folder
+
+    def _copy_adapters(self) -> AdapterFolder | None:
+        config = self.describe_files(None).config
+        (architecture,) = config["architectures"]
+        is_known = not isinstance(self.encoder, PackedEncoder) or self.encoder.family.is_in_transformers
+        if not is_known or any(str(one).startswith(OWN_TYPE_PREFIX) for one in (config["model_type"], architecture)):
+            return None
+        head = [name for name, param in self.named_parameters() if param.requires_grad and not is_factor(name)]
+        names = {name: stored.names for name, stored in self.list_weights().items()}
+        if isinstance(self.encoder, PackedEncoder) and self.task_head.output is None:  # of the encoder alone
+            prefix = f"{self.encoder.family.prefix}."
+            names = {ours: tuple(one.removeprefix(prefix) for one in theirs) for ours, theirs in names.items()}
+        return AdapterFolder(self.state_dict(), names, head, architecture)
 
     def compute_rate_factors(self) -> dict[Tensor, float]:
         """The factor of each weight's learning rate, read when the optimizer is built."""
@@ -174,8 +219,27 @@ class TaskModel(Objective):
         prefix = OWN_TYPE_PREFIX if str(config["model_type"]).startswith(OWN_TYPE_PREFIX) else ""
         return config | {"architectures": [f"{prefix}{self.task_head.files.architecture}"]}
 
+    def collect_state(self) -> State:
+        """With LoRA the matrices as they are with their factors, so that others read what was trained."""
+        return merge_state(self.state_dict())
+
+    def load_weights(self, folder: str | Path) -> None:
+        """With LoRA the factors and the head; the encoder is that of the run, which its own weights are checked for."""
+        if not has_adapters(self):
+            super().load_weights(folder)
+            return
+        stored = read_stored(self, self.list_weights(), Path(folder))
+        frozen = {name for name, param in self.named_parameters() if not (param.requires_grad or is_factor(name))}
+        state = self.state_dict()
+        load_into(self, {**stored, **{name: state[name] for name in frozen}}, Path(folder) / WEIGHTS_FILE)
+        check_merged(self.collect_state(), stored, Path(folder))
+
     def list_weights(self) -> dict[str, StoredWeight]:
-        encoder, state = self.encoder, self.encoder.state_dict()
+        factors = [name for name in self.state_dict() if is_factor(name)]
+        return self._list_plain_weights() | {name: StoredWeight((name,), ADAPTERS_FILE) for name in factors}
+
+    def _list_plain_weights(self) -> dict[str, StoredWeight]:
+        encoder, state = self.encoder, list_plain(self.encoder.state_dict())
         names: Mapping[str, Sequence[str]]
         if not isinstance(encoder, TunedEncoder):
             own = [f"encoder.{name}" for name in state] + [f"task_head.{name}" for name in self.task_head.state_dict()]
@@ -238,7 +302,7 @@ def answer_examples(
     """
     world = world or World()
     micro_batches = MicroBatches(None, True, warn, is_training=False)  # processes do not wait for each other in a batch
-    sums = torch.zeros(model.num_sums, dtype=torch.float64, device=device)
+    sums = torch.zeros(model.num_sums, dtype=find_sum_dtype(torch.device(device)), device=device)
     answers: Tensor | None = None
     own_device = next(model.parameters()).device
 

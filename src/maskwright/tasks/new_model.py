@@ -26,6 +26,7 @@ _BERT_BASE_RATE, _BERT_BASE_WIDTH = 5e-5, 768
 _LARGEST_USUAL_SIZE = 0.06
 """Of weights: all-MiniLM-L6-v2 has as much, encoders that Muon trained two to three times as much."""
 
+_LORA_FACTOR = 10.0
 
 Pretrained = tuple[TunedEncoder, dict[str, Any], State]
 """An encoder to be fine-tuned, with the config.json and all weights it came with."""
@@ -130,9 +131,9 @@ def _find_depths(encoder: nn.Module, wish: str) -> tuple[dict[nn.Parameter, int]
     return depths, num_layers
 
 
-def choose_learning_rate(width: int, weights_size: float) -> float:
-    """The usual rate of BERT-base at its width, smaller for wider encoders, and larger for larger weights."""
-    rate = _BERT_BASE_RATE * _BERT_BASE_WIDTH / width
+def choose_learning_rate(width: int, weights_size: float, has_adapters: bool = False) -> float:
+    """The usual rate of BERT-base at its width, smaller for wider encoders, and larger for larger weights and LoRA."""
+    rate = _BERT_BASE_RATE * _BERT_BASE_WIDTH / width * (_LORA_FACTOR if has_adapters else 1.0)
     return float(f"{rate * max(1.0, weights_size / _LARGEST_USUAL_SIZE):.1e}")
 
 

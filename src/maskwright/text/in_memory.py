@@ -35,6 +35,7 @@ TEXT_COLUMNS = (
     "passage",
 )
 """Names that people give to a column of texts, the likeliest first."""
+NAMING = "name it as column="
 
 Say = Callable[[str], None]
 
@@ -88,9 +89,16 @@ def _find_features(data: Any) -> Any:
 
 
 def read_texts(
-    data: Any, column: str | None = None, report: ReadingReport | None = None, say: Say = warn
+    data: Any,
+    column: str | None = None,
+    report: ReadingReport | None = None,
+    say: Say = warn,
+    naming: str = NAMING,
 ) -> Iterator[str]:
-    """The texts of strings, or those in a column of records; a column that is guessed is said. None of nothing."""
+    """The texts of strings, or those in a column of records; a column that is guessed is said. None of nothing.
+
+    `naming` is how a caller names the column.
+    """
     name = type(data).__name__
     rows = iter(iterate_rows(data, name))
     first = next(rows, None)
@@ -102,26 +110,26 @@ def read_texts(
             raise InputError(f"column is '{column}', and a {name} of texts has no columns; leave it out")
         yield from _check_strings(rows)
         return
-    chosen = find_text_column(first, column, f"the {name}", say)
+    chosen = find_text_column(first, column, f"the {name}", say, naming)
     yield from read_rows(_check_mappings(rows, name), chosen, report, name)
 
 
-def find_text_column(columns: Iterable[str], named: str | None, name: str, say: Say) -> str:
+def find_text_column(columns: Iterable[str], named: str | None, name: str, say: Say, naming: str = NAMING) -> str:
     """The named column of texts, or one by a usual name, or the only one with a string in the first record."""
     found = [str(column) for column in columns]
     shown = ", ".join(f"'{column}'" for column in found)
     if named is not None:
         if named not in found:
-            raise InputError(f"{name} has no column '{named}'; it has {shown}: give another as column=")
+            raise InputError(f"{name} has no column '{named}'; it has {shown}: {naming}")
         return named
     spelt = {column.lower(): column for column in reversed(found)}
     usual = next((spelt[one] for one in TEXT_COLUMNS if one in spelt), None)
     strings = [one for one in found if isinstance(columns, Mapping) and isinstance(columns[one], str)]
     if usual is None and len(strings) != 1:
-        raise InputError(f"{name} has no column known to hold text; it has {shown}: name it as column=")
+        raise InputError(f"{name} has no column known to hold text; it has {shown}: {naming}")
     chosen = strings[0] if usual is None else usual
     if chosen != TEXT_COLUMN:
-        say(f"{name} has no column '{TEXT_COLUMN}', so its texts are those of '{chosen}'; name another as column=")
+        say(f"{name} has no column '{TEXT_COLUMN}', so its texts are those of '{chosen}'; for another, {naming}")
     return chosen
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from maskwright.errors import InputError
+from maskwright.objectives.loss import as_sum
 from maskwright.storage import count_free_bytes, naming, restore_folder, whole_folder
 from maskwright.suggestions import refuse_arguments
 
@@ -259,7 +260,7 @@ class TensorBoard(Callback):
         sums = torch.where(result.skip > 0, 0.0, result.sums)
         self._sums = sums if self._sums is None else self._sums + sums
         if step % self._every == 0:
-            facts = torch.cat([self._sums, result.grad_norm.double().reshape(1)])
+            facts = torch.cat([self._sums, as_sum(result.grad_norm).reshape(1)])
             self._pending.append((step, self.trainer.learning_rate, facts))
             self._sums = None
         if len(self._pending) >= _MOST_PENDING:

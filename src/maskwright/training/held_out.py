@@ -13,6 +13,7 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch, find_asked
 from maskwright.errors import InputError, InputWarning
+from maskwright.objectives.loss import as_sum
 from maskwright.objectives.objective import Objective
 from maskwright.training.batches import check_ids
 from maskwright.training.compute.device import evaluation_mode
@@ -79,7 +80,7 @@ def evaluate(
 
     def add_up(parts: list[PackedBatch]) -> Tensor:
         sums = [placed.loss_sums(model.ask_for_evaluation(part.to(device), seed, mask_ratio)) for part in parts]
-        return torch.stack([torch.cat([one.losses, one.counts, one.figures]).double() for one in sums]).sum(0)
+        return torch.stack([as_sum(torch.cat([one.losses, one.counts, one.figures])) for one in sums]).sum(0)
 
     with evaluation_mode(placed.trained):
         for batch in islice(batches, max_batches):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from maskwright.errors import InputError
+from maskwright.objectives.loss import as_sum, find_sum_dtype
 from maskwright.objectives.objective import Objective
 from maskwright.training.held_out import choose_token_loss
 from maskwright.training.state import TrainingState
@@ -53,9 +54,9 @@ class Meter:
                 f"the checkpoint's state.json has sums of {' and '.join(str(len(one)) for one in sums)} figures, the"
                 f" model computes {model.num_sums}; it is damaged or of another model: go on from another checkpoint"
             )
-        self._sums = torch.tensor(sums, dtype=torch.float64, device=device)
+        self._sums = torch.tensor(sums, dtype=find_sum_dtype(device), device=device)
         self._compute_metrics = model.compute_metrics
-        self._counts = torch.zeros(3, dtype=torch.float64, device=device)
+        self._counts = torch.zeros(3, dtype=self._sums.dtype, device=device)
         self._unchecked: list[tuple[StepRecord, Tensor]] = []
         self._grad_norm = 0.0
         self._first_sums: Tensor | None = None
@@ -70,7 +71,7 @@ class Meter:
         if self._state.first_loss is None and self._first_sums is None:
             self._first_sums = result.sums
         self._sums += torch.where(result.skip > 0, 0.0, result.sums)
-        self._counts += torch.stack([result.num_tokens, result.skip.double(), result.num_overflowing])
+        self._counts += torch.stack([result.num_tokens, as_sum(result.skip), result.num_overflowing])
         is_bad = result.skip - result.is_scale_overflow
         self._unchecked.append((record, torch.stack([is_bad, result.grad_norm])))
 

@@ -79,3 +79,5 @@ def release_memory() -> None:
     """Free the GPU memory that the failed attempt reserved."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()

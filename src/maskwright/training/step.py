@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from maskwright.batch import PackedBatch, Questions
+from maskwright.objectives.loss import as_sum
 from maskwright.randomness import Stream, compute_key
 from maskwright.training.compute.compiling import MOST_GRAPHS, GraphedPass
 from maskwright.training.compute.parallel import Alone
@@ -106,7 +107,8 @@ class TrainStep:
         torch.manual_seed(dropout_key >> 1)
         num_tokens = torch.stack([(~part.is_padding).sum() for part in parts]).sum()
         counts = torch.stack([part.counts for part in questions]).sum(0)
-        counts, num_tokens = self.world.sum(torch.cat([counts, num_tokens[None]]).double()).tensor_split([len(counts)])
+        summed = self.world.sum(as_sum(torch.cat([counts, num_tokens[None]])))
+        counts, num_tokens = summed.tensor_split([len(counts)])
         factors = self.world.size / counts.float().clamp(min=1)
         if self.loss_scale is not None:
             factors = factors * self.loss_scale.scale
@@ -127,7 +129,7 @@ class TrainStep:
         sums = self.placed.loss_sums(part)
         self._weigh(sums.losses * factors).backward()
         overflowing = (part.counts - sums.counts).sum()
-        return torch.cat([sums.losses.detach(), sums.figures, overflowing[None]]).double()
+        return as_sum(torch.cat([sums.losses.detach(), sums.figures, overflowing[None]]))
 
     def _weigh(self, means: Tensor) -> Tensor:
         """The weighted sum of the loss's parts; weights are Python numbers, as a tensor would be copied to the device

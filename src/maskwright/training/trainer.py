@@ -263,7 +263,8 @@ class Trainer:
             check_ids(batch, self.model.vocab_size)
             learning_rate = self.engine.set_learning_rate(state.step, self.progress)
             mask_ratio = self.compute_mask_ratio(self.progress)
-            on_device = batch.to(self.engine.device, non_blocking=True)
+            device = self.engine.device
+            on_device = batch.to(device, non_blocking=device.type == "cuda")
             step_begun_s = time.monotonic()
             result = train_step(
                 on_device, step=state.step, epoch=state.epoch, mask_ratio=mask_ratio, progress=self.progress

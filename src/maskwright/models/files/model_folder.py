@@ -133,7 +133,7 @@ def copy_to_cpu(tensors: Mapping[str, Tensor], wait: bool = True) -> dict[str, T
 
     def copy(tensor: Tensor) -> Tensor:
         empty = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-        return empty.copy_(tensor.detach(), non_blocking=True)
+        return empty.copy_(tensor.detach(), non_blocking=tensor.is_cuda)  # only CUDA's copies are waited for
 
     copies = {name: copy(tensor) for name, tensor in tensors.items()}
     if wait and any(tensor.is_cuda for tensor in tensors.values()):

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from maskwright.machine import read_machine_memory, read_process_memory
 from maskwright.runs.doctor.findings import Finding, format_bytes
 from maskwright.training.engine import Engine
 from maskwright.training.optim.algorithms import FunctionalOptimizer
 from maskwright.training.optim.optimizers import AnyOptimizer, OptimizerSet
 
 _TIGHT = 0.9
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ def estimate_fixed_need(engine: Engine) -> MemoryNeed:
         weights=weights + average,
         optimizer=count_state_bytes(engine.optimizers),
         gradients=gradients,
-        program=0 if engine.device.type == "cuda" else max(0, _read_process_memory() - weights - average),
+        program=0 if engine.device.type == "cuda" else max(0, read_process_memory() - weights - average),
     )
 
 
@@ -92,20 +88,7 @@ def measure_capacity(device: torch.device) -> int:
     """Bytes of the device's memory that this process may use."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for file in map(Path, _CGROUP_LIMITS):
-        limit = file.read_text().strip() if file.is_file() else ""
-        limits += [int(limit)] if limit.isdigit() else []  # "max": no limit
-    return min(limits)
-
-
-def _read_process_memory() -> int:
-    """What this process holds now; where the system does not say (macOS), the most it ever held."""
-    statistics = Path("/proc/self/statm")
-    if statistics.is_file():
-        return int(statistics.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return read_machine_memory()
 
 
 def check_fixed_need(need: MemoryNeed, capacity: int) -> Finding | None:

@@ -42,6 +42,7 @@ _SUITES_OF_OPTION = {
     **dict.fromkeys(("train", "neighbors", "pooling"), ("embeddings",)),
     **dict.fromkeys(("seeds", "tasks", "limit", "epochs", "learning_rate", "out", "settings"), ("glue",)),
 }
+_SUITES_OF_TEXTS = ("mlm", "pll")
 SUITES = ("mlm", "pll", "minimal-pairs", "cloze", "embeddings", "glue")
 
 
@@ -98,7 +99,8 @@ def evaluate(
         else:
             if train is not None:
                 given["train"] = _list_files(suite, name_sources(train, Path(place)))[0]
-            report = _evaluate(suite, places, name_sources(sources, Path(place)), given)
+            read = name_sources(sources, Path(place), are_texts=suite in _SUITES_OF_TEXTS)
+            report = _evaluate(suite, places, read, given)
     return replace(report, models=tuple(one.name for one in named))
 
 

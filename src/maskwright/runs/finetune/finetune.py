@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 
 from maskwright.config import Config, load_config
@@ -50,6 +51,8 @@ from maskwright.training.trackers import check_trackers
 from maskwright.training.trainer import Trainer
 
 TASK_FILE = "task.yaml"
+ADAPTER_FOLDER = "adapter"
+_NEEDS_FLOAT64 = "similarity"
 _EVALUATED_AT_ONCE = 8
 """Batches that a GPU evaluates as one: it keeps no activations, and small batches leave it waiting."""
 SHORT_TRAINING_S = 60.0
@@ -118,6 +121,10 @@ def finetune(
     training = configs[0].training
     check_trackers([*training.log_to, *(["tensorboard"] if training.tensorboard else [])])
     device = choose_device(training.device)
+    if device.type == "mps" and config.task == _NEEDS_FLOAT64:
+        device, training = torch.device("cpu"), training.model_copy(update={"device": "cpu"})
+        configs = [one.model_copy(update={"training": training}) for one in configs]
+        say(console or CleanConsole(), f"{config.task} tells texts apart in float64, which Apple GPUs lack: on the CPU")
     check_precision(training.precision, device)
     with ending_in_order(folders):
         world = join_world(device.type == "cuda", training.dead_process_seconds)
@@ -170,7 +177,7 @@ def _settle_learning_rate(configs: list[Config], inputs: TaskInputs, console: Co
     if inputs.config.learning_rate is not None:
         return configs
     size, width = measure_weights(inputs.encoder), find_hidden_size(inputs.encoder)
-    rate = choose_learning_rate(width, size)
+    rate = choose_learning_rate(width, size, inputs.config.lora is not None)
     say(console, f"learning rate: {rate:g}, for weights of root mean square {size:.3f} and a width of {width}")
     optimizer = configs[0].optimizer.model_copy(update={"learning_rate": rate})
     return [one.model_copy(update={"optimizer": optimizer}) for one in configs]
@@ -220,8 +227,11 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
     with watch.naming_good_checkpoint():
         trainer.fit(train, validation, callbacks=[notice, *_build_callbacks(config, run, session, watch)])
     last = LastWrites(run, trainer, config.training, lambda text: say(session.console, f"warning: {text}"))
+    adapter = None if inputs.config.lora is None else model.merge_adapters()
     if world.is_main:
         last.keep(lambda: model.save_pretrained(run.model, inputs.tokenizer))
+        if adapter is not None:
+            last.write(lambda: adapter.write(run.path / ADAPTER_FOLDER, inputs.config.model), adapter.num_bytes)
     answers = answer_examples(model, validation, world, trainer.engine.device, trainer.warn)
     figures = _build_figures(model, answers, trainer, inputs)
     figures |= watch.judge(figures.get("loss"))

@@ -24,9 +24,10 @@ from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.features import Features
 from maskwright.tasks.foreign import find_missing_class
 from maskwright.tasks.heads import TaskHead
-from maskwright.tasks.hold_out import hold_out
+from maskwright.tasks.hold_out import hold_out, hold_out_groups, read_groups
 from maskwright.tasks.kinds import ExampleSource, TaskKind, check_own_settings, find_kind
 from maskwright.tasks.loader import TaskLoader
+from maskwright.tasks.lora import check_installed
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.new_model import Pretrained, build_new, load_pretrained
 from maskwright.tasks.nlp_heads import NLPHead, check_head
@@ -97,6 +98,8 @@ class TaskInputs:
         if task_head.output is not None:
             self.task.prepare_head(task_head.output, self.train.targets)
         model = TaskModel(encoder, task_head, copy.deepcopy(self.task), config.layer_decay)
+        if config.lora is not None:
+            model.add_adapters(config.lora)
         if config.freeze_layers is not None:
             model.freeze_layers(config.freeze_layers)
         model.compute_rate_factors()  # a decay that the encoder cannot have is said before the run begins
@@ -107,6 +110,8 @@ def load_task_inputs(config: TaskConfig, say: Say, given: GivenInputs | None = N
     """Read, check and tokenize everything; what was guessed and left out is said."""
     kind = find_kind(config.task)
     check_own_settings(config)
+    if config.lora is not None:
+        check_installed()
     given = given or GivenInputs()
     files = _read_files(kind, config, given, say)
     task = kind.from_examples(files[0].examples, config)
@@ -166,6 +171,8 @@ def _read_files(kind: TaskKind, config: TaskConfig, given: GivenInputs, say: Say
     """What to learn from, and what is held out."""
     train = kind.read(given.train or config.train, config)
     validation = given.validation or config.validation
+    if validation is None and config.group_by is not None:
+        return _hold_out_groups(train, given.train or config.train, config.group_by, say)
     if validation is None:
         left, held_out = hold_out(train)
         say(
@@ -173,9 +180,29 @@ def _read_files(kind: TaskKind, config: TaskConfig, given: GivenInputs, say: Say
             f" of training, of each label alike; {name_option('validation')} names others"
         )
         return [left, held_out]
+    if config.group_by is not None:
+        raise InputError(
+            f"{name_option('group_by')} is for examples that are held out of training, and {name_option('validation')}"
+            " names others; give one of the two"
+        )
     files = [train, kind.read(validation, config)]
     files[0].check_same_form(files[1])
     return files
+
+
+def _hold_out_groups(train: ExampleSource, source: str | Table, column: str, say: Say) -> list[ExampleSource]:
+    groups = read_groups(source, column)
+    if any(example.place not in groups for example in train.examples):
+        raise InputError(f"the examples of {train.path} are not told apart by their records; give one file to group")
+    left, held_out = hold_out_groups(train, groups)
+    found = {str(groups[example.place]) for example in train.examples if groups[example.place] is not None}
+    taken = {str(groups[example.place]) for example in held_out.examples if groups[example.place] is not None}
+    say(
+        f"no held-out examples are given, so {len(held_out.examples):,} of the {len(train.examples):,} are held out of"
+        f" training: all those of {len(taken):,} of the {len(found):,} values of '{column}', of each label about alike;"
+        f" {name_option('validation')} names others"
+    )
+    return [left, held_out]
 
 
 def _say_fine_tuned(name: str, encoder_config: Mapping[str, Any], say: Say) -> None:

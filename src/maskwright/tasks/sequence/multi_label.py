@@ -12,7 +12,7 @@ from torch import Tensor
 
 from maskwright.batch import find_asked
 from maskwright.errors import InputError
-from maskwright.objectives.loss import LossSums
+from maskwright.objectives.loss import LossSums, as_sum
 from maskwright.suggestions import name_option
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
@@ -97,8 +97,8 @@ class MultiLabel(Task):
         )
         loss = losses.masked_fill(~is_asked, 0.0).sum() / self.num_outputs
         with torch.no_grad():
-            predicted = ((logits > 0) & is_asked).double()
-            per_class = torch.stack([predicted * wanted, predicted, wanted.double()]).sum((1, 2)).flatten()
+            predicted = as_sum((logits > 0) & is_asked)
+            per_class = torch.stack([predicted * wanted, predicted, as_sum(wanted)]).sum((1, 2)).flatten()
             num_perfect = ((predicted == wanted).all(-1) & is_asked[..., 0]).sum()
         return LossSums(loss[None], is_asked.sum()[None], torch.cat([per_class, num_perfect[None]]))
 

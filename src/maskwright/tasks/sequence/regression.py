@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from maskwright.batch import find_asked
 from maskwright.errors import InputError
-from maskwright.objectives.loss import LossSums
+from maskwright.objectives.loss import LossSums, as_sum
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import Example
 from maskwright.tasks.labels import number_classes
@@ -56,7 +56,7 @@ class Regression(Task):
         wanted = targets.masked_fill(~is_asked, 0.0)
         loss = (answers - wanted).square().sum()
         with torch.no_grad():
-            x, y = answers.double(), wanted.double()
+            x, y = as_sum(answers), as_sum(wanted)
             figures = torch.stack([one.sum() for one in (x, y, x * x, y * y, x * y)])
         return LossSums(loss[None], is_asked.sum()[None], figures)
 

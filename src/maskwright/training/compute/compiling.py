@@ -5,6 +5,7 @@ A captured forward and backward pass is one CUDA graph, which a GPU replays with
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch, Questions
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
 from maskwright.masking.tokens import CorruptedBatch
 from maskwright.models.layers import multiply_in_fp8
 from maskwright.objectives.objective import Objective
@@ -41,6 +42,13 @@ def should_compile(
     """
     is_cut = world.size > 1 and training.parallel == "fsdp"
     lacks_triton = device.type == "cuda" and find_spec("triton") is None
+    if training.compile and device.type == "mps":
+        warnings.warn(
+            "training.compile is for NVIDIA GPUs and CPUs; on this Apple GPU the layers run as they are",
+            InputWarning,
+            stacklevel=2,
+        )
+        return False
     if training.compile is None:
         return device.type == "cuda" and not varies_in_shape and not is_cut and not lacks_triton
     if training.compile and is_cut:

@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import nn
 
-from maskwright.errors import InputError
+from maskwright.errors import InputError, InputWarning
+from maskwright.training.compute.trial import find_trouble
 from maskwright.training.distributed.world import is_launched, local_rank
 
 
 def choose_device(name: str, setting: str = "training.device") -> torch.device:
-    """`auto` is a GPU else the CPU; each process of a machine gets its own GPU. `setting` is named in errors."""
+    """`auto` is an NVIDIA GPU, else an Apple GPU on which a trial step works, else the CPU; each process of a machine
+    gets its own GPU. `setting` is named in errors.
+    """
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = _choose_kind()
     if name == "cuda" and is_launched():
         name = f"cuda:{local_rank()}"
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise InputError(f"{setting} is '{name}'; known are auto, cpu, cuda and cuda:N") from error
+        raise InputError(f"{setting} is '{name}'; known are auto, cpu, cuda, cuda:N and mps") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"{setting} is '{name}', but this machine has no CUDA GPU; use auto or cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(f"{setting} is '{name}', but this machine has {torch.cuda.device_count()} CUDA GPUs")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise InputError(f"{setting} is '{name}', but torch finds no Apple GPU on this machine; use auto or cpu")
+    if device.type == "mps" and is_launched():
+        raise InputError(f"{setting} is '{name}', which several processes cannot share; use cpu, or one process")
     return device
+
+
+def _choose_kind() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    if not torch.backends.mps.is_available() or is_launched():
+        return "cpu"
+    trouble = find_trouble(torch.device("mps"))
+    if trouble is not None:
+        warnings.warn(f"the Apple GPU is not used, because a trial step failed ({trouble})", InputWarning, stacklevel=3)
+    return "mps" if trouble is None else "cpu"
 
 
 @contextmanager

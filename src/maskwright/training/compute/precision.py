@@ -77,6 +77,8 @@ def choose_precision(
     `shorter` are the precisions that `auto` may choose beside fp32.
     """
     check_precision(name, device)
+    if name == "bf16" and not _has_bf16(device):
+        return Precision("fp32", "bf16 on an Apple GPU needs macOS 14")
     if name != "auto":
         return Precision(name)
     speeds = _load_speeds(device) or _measure_and_remember(device)
@@ -143,6 +145,8 @@ def measure_speeds(device: torch.device) -> dict[str, float]:
     """How many times as fast as in fp32 a few layers of training size run, forward and backward."""
     previous = torch.get_float32_matmul_precision()
     candidates: list[PrecisionName] = ["fp32", "bf16", "fp16"]
+    if not _has_bf16(device):
+        candidates.remove("bf16")
     if _has_tf32(device):
         candidates.append("tf32")
     try:
@@ -155,7 +159,7 @@ def measure_speeds(device: torch.device) -> dict[str, float]:
 
 
 def _time_products(precision: Precision, device: torch.device) -> float:
-    rows, width = (8192, 2048) if device.type == "cuda" else (256, 256)
+    rows, width = {"cuda": (8192, 2048), "mps": (2048, 1024)}.get(device.type, (256, 256))
     precision.apply()
     features = torch.randn(rows, width, device=device)
     weights = [torch.randn(width, width, device=device, requires_grad=True) for _ in range(_NUM_LAYERS)]
@@ -178,6 +182,8 @@ def _time(run: Callable[[], None], result: Tensor) -> float:
         run()
         if result.is_cuda:
             torch.cuda.synchronize(result.device)
+        elif result.device.type == "mps":
+            torch.mps.synchronize()
         seconds = time.perf_counter() - start
         if index or seconds > _PATIENCE_S:  # the first call also loads kernels
             best = min(best, seconds)
@@ -190,9 +196,15 @@ def _has_tf32(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+def _has_bf16(device: torch.device) -> bool:
+    return device.type != "mps" or torch.backends.mps.is_macos_or_newer(14, 0)
+
+
 def _describe(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+    if device.type == "mps":
+        return f"Apple GPU of {_cpu_name()}, macOS {platform.mac_ver()[0]}, torch {torch.__version__}"
     return f"{_cpu_name()}, torch {torch.__version__}"
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from maskwright.objectives.loss import find_sum_dtype
 from maskwright.training.distributed.world import compute_square_sum, is_sharded
 
 
@@ -109,7 +110,7 @@ class FunctionalOptimizer(torch.optim.Optimizer, ABC):
             for quantity in self.per_element:
                 state[quantity] = torch.zeros_like(param)
             for quantity in self.per_tensor:
-                state[quantity] = torch.zeros((), dtype=torch.float64, device=param.device)
+                state[quantity] = torch.zeros((), dtype=find_sum_dtype(param.device), device=param.device)
         return state
 
 
