@@ -17,6 +17,7 @@ def export(
         Path | None, typer.Option(help="The folder to write; unset: MODEL-FORMAT, such as runs/mine-hf.")
     ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="onnx: write a quantized model as well.")] = False,
+    fp16: Annotated[bool, typer.Option("--fp16", help="onnx: write a model in half precision as well.")] = False,
     purpose: Annotated[
         str | None,
         typer.Option(
@@ -54,6 +55,7 @@ def export(
         to,
         out=out,
         int8=int8,
+        fp16=fp16,
         purpose=purpose,
         text=text or (),
         language=language,

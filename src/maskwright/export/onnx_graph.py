@@ -220,6 +220,18 @@ def check_graph(path: Path, model: ExportedModel, max_length: int) -> Agreement:
     return Agreement(worst, longest, tuple(outputs))
 
 
+def check_finite(path: Path, model: ExportedModel, max_length: int) -> None:
+    """Refuse a version of a graph that gives NaN or infinity."""
+    session, outputs = _open_session(path), find_output_names(model)
+    for inputs in build_inputs(find_input_names(model.encoder), model.vocab_size, min(max_length, _LONGEST_CHECKED)):
+        if not all(np.isfinite(found).all() for found in session.run(outputs, dict(inputs))):
+            rows, length = inputs["input_ids"].shape
+            raise RunError(
+                f"{path.name} gives NaN or infinity on a batch of {rows} of length {length}: values of this model"
+                " exceed fp16's 65,504, so nothing was written; export it without --fp16"
+            )
+
+
 def _compare(
     name: str, found: NDArray[np.float32], wanted: NDArray[np.float32], inputs: Mapping[str, NDArray[np.int64]]
 ) -> float:

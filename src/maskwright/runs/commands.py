@@ -268,6 +268,7 @@ def export(
     *,
     out: str | Path | None = None,
     int8: bool = False,
+    fp16: bool = False,
     purpose: str | None = None,
     text: Any = (),
     language: str | None = None,
@@ -294,7 +295,8 @@ def export(
     shown, folder = console or CleanConsole(), None if out is None else Path(out)
     with tempfile.TemporaryDirectory() as place, name_model(model, tokenizer) as named:
         texts = tuple(name_sources(text, Path(place), are_texts=True))
-        options = ExportOptions(to, folder, int8, purpose, texts, CardOptions(language, license), overwrite)
+        card = CardOptions(language, license)
+        options = ExportOptions(to, folder, int8, fp16, purpose, texts, card, overwrite)
         return export_model(named.place, options, lambda line: say(shown, line))
 
 

@@ -72,6 +72,7 @@ class ExportOptions:
     target: str = HUGGING_FACE
     out: Path | None = None
     int8: bool = False
+    fp16: bool = False
     purpose: str | None = None
     """What an ONNX graph is for; None: what the model was trained for."""
     texts: Sequence[SourceLike] = ()
@@ -82,10 +83,9 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
             raise InputError(f"there is no export to '{self.target}'{suggest(self.target, TARGETS)}")
-        if self.int8 and self.target != ONNX:
-            raise InputError(f"--int8 is for --to {ONNX}, this is --to {self.target}; leave it out")
-        if self.purpose is not None and self.target != ONNX:
-            raise InputError(f"--for is for --to {ONNX}, this is --to {self.target}; leave it out")
+        for word, is_given in (("int8", self.int8), ("fp16", self.fp16), ("for", self.purpose is not None)):
+            if is_given and self.target != ONNX:
+                raise InputError(f"--{word} is for --to {ONNX}, this is --to {self.target}; leave it out")
         if self.purpose is not None and self.purpose not in PURPOSES:
             raise InputError(f"there is no export --for '{self.purpose}'{suggest(self.purpose, PURPOSES)}")
 
@@ -155,7 +155,9 @@ def _prepare_sentences(source: ExportSource, options: ExportOptions) -> _Write:
 
     def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
         model, files = prepare_sentence_graph(loaded, source.folder, say)
-        figures = write_sentence_onnx(model, files, loaded, folder, int8=options.int8, texts=texts, say=say)
+        figures = write_sentence_onnx(
+            model, files, loaded, folder, int8=options.int8, fp16=options.fp16, texts=texts, say=say
+        )
         _write_onnx_card(folder, name, model, _describe_run(loaded.encoder, origin), figures, source, options)
         return figures
 
@@ -201,7 +203,11 @@ def _prepare_task(source: ExportSource, options: ExportOptions) -> _Write:
     def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
         origin = read_task_origin(source.run, is_checkpoint=source.checkpoint is not None)
         if options.target == ONNX:
-            figures = write_task_onnx(model, tokenizer, folder, int8=options.int8, texts=texts, say=say)
+            from maskwright.export.task_onnx import export_task_onnx
+
+            figures = export_task_onnx(
+                model, tokenizer, folder, int8=options.int8, fp16=options.fp16, texts=texts, say=say
+            )
             _write_onnx_card(folder, name, model, describe_task(model, origin), figures, source, options)
             return figures
         return write_task_folder(model, tokenizer, folder, name, source.run, origin, options.card, texts, say)
@@ -233,7 +239,7 @@ def _write(
     if options.target == ONNX:
         from maskwright.export.onnx import export_onnx
 
-        figures = export_onnx(model, tokenizer, folder, int8=options.int8, texts=texts, say=say)
+        figures = export_onnx(model, tokenizer, folder, int8=options.int8, fp16=options.fp16, texts=texts, say=say)
         facts = _describe_run(model.encoder, read_origin(source))
         _write_onnx_card(folder, name, model, facts, figures, source, options)
         return figures
@@ -296,14 +302,6 @@ def check_task_target(target: str, known: Sequence[str]) -> None:
             f"--to {target} holds an encoder that was not fine-tuned for a task, and this model was; export it --to"
             f" {' or --to '.join(known)}, or export the model it was made from"
         )
-
-
-def write_task_onnx(
-    model: TaskModel, tokenizer: Tokenizer, folder: Path, *, int8: bool, texts: Sequence[str], say: Say
-) -> dict[str, Any]:
-    from maskwright.export.task_onnx import export_task_onnx
-
-    return export_task_onnx(model, tokenizer, folder, int8=int8, texts=texts, say=say)
 
 
 def write_task_folder(

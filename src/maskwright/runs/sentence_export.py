@@ -78,6 +78,7 @@ def write_sentence_onnx(
     folder: Path,
     *,
     int8: bool,
+    fp16: bool,
     texts: Sequence[str],
     say: Say,
 ) -> dict[str, Any]:
@@ -91,6 +92,7 @@ def write_sentence_onnx(
         folder,
         files,
         int8=int8,
+        fp16=fp16,
         texts=texts,
         embed=lambda rows: _embed_ids(kind, rows),
         say=say,
