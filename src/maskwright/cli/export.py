@@ -12,7 +12,7 @@ from maskwright.terminal import echo
 
 def export(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
-    to: Annotated[str, typer.Option(help="The format: hf, sentence-transformers or onnx.")] = "hf",
+    to: Annotated[str, typer.Option(help="The format: hf, sentence-transformers, onnx or web.")] = "hf",
     out: Annotated[
         Path | None, typer.Option(help="The folder to write; unset: MODEL-FORMAT, such as runs/mine-hf.")
     ] = None,
@@ -22,7 +22,7 @@ def export(
         str | None,
         typer.Option(
             "--for",
-            help="onnx: embed (vectors of texts) or fill-mask (logits); unset: what the model was trained for.",
+            help="onnx, web: embed (vectors of texts) or fill-mask (logits); unset: what the model was trained for.",
         ),
     ] = None,
     text: Annotated[
@@ -32,8 +32,12 @@ def export(
     language: Annotated[str | None, typer.Option(help="Language for the model card, such as en.")] = None,
     license: Annotated[str | None, typer.Option(help="Licence for the model card, such as apache-2.0.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
+    transformers_js: Annotated[
+        Path | None,
+        typer.Option(help="web: a folder in which npm installed @huggingface/transformers; unset: it comes from npm."),
+    ] = None,
 ) -> None:
-    """Export a model to Hugging Face, sentence-transformers or ONNX.
+    """Export a model to Hugging Face, sentence-transformers, ONNX or a web page.
 
     The result is read back and its outputs are compared with the model's before the folder appears. A model that the
     format cannot represent is rejected with the reason.
@@ -47,6 +51,8 @@ def export(
         maskwright export runs/mine --to onnx --int8 --text held-out.txt
 
         maskwright export runs/mine --to onnx --for embed
+
+        maskwright export runs/mine --to web
     """
     from maskwright.runs.commands import export as run
 
@@ -61,5 +67,6 @@ def export(
         language=language,
         license=license,
         overwrite=overwrite,
+        transformers_js=transformers_js,
     )
     echo(f"{folder} is ready")

@@ -22,9 +22,9 @@ from maskwright.export.onnx_graph import (
     SentenceEncoder,
     answer_with_onnx,
     answer_with_torch,
-    check_finite,
     check_graph,
     check_packages,
+    check_version,
     find_input_names,
     name_data_file,
     write_graph,
@@ -40,6 +40,8 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer
 GRAPH_FILE = "model.onnx"
 INT8_FILE = "model_int8.onnx"
 FP16_FILE = "model_fp16.onnx"
+MODEL_FOLDER = "model"
+"""Where a page has its graph."""
 BROWSER_FOLDER = "onnx"
 """Where transformers.js looks for graphs, under names of its own."""
 BROWSER_NAMES = {GRAPH_FILE: "model.onnx", INT8_FILE: "model_quantized.onnx", FP16_FILE: "model_fp16.onnx"}
@@ -97,11 +99,10 @@ def open_graphs(
         place = Path(temporary)
         write_graph(model, place / GRAPH_FILE)
         agreement = check_graph(place / GRAPH_FILE, model, find_checked_length(model))
-        if int8:
-            quantize_graph(place / GRAPH_FILE, place / INT8_FILE)
-        if fp16:
-            halve_graph(place / GRAPH_FILE, place / FP16_FILE)
-            check_finite(place / FP16_FILE, model, find_checked_length(model))
+        for file, is_wanted, write in ((INT8_FILE, int8, quantize_graph), (FP16_FILE, fp16, halve_graph)):
+            if is_wanted:
+                write(place / GRAPH_FILE, place / file)
+                check_version(place / file, model, find_checked_length(model))
         yield place, agreement
         if files is None:
             assert not isinstance(model, SentenceEncoder), "an encoder comes with its files"

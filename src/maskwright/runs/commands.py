@@ -274,10 +274,11 @@ def export(
     language: str | None = None,
     license: str | None = None,
     overwrite: bool = False,
+    transformers_js: str | Path | None = None,
     tokenizer: Any = None,
     console: Console | None = None,
 ) -> Path:
-    """Write a model for other people's tools, `to` hf, sentence-transformers or onnx; the folder that was written.
+    """Write a model for other people's tools, `to` hf, sentence-transformers, onnx or web; the folder it wrote.
 
     The `purpose` of an ONNX graph is embed or fill-mask; unset, what the model was trained for. `text` to compare on is
     sources, or records in memory with a column `text`. A model in memory needs its `tokenizer` and an `out`.
@@ -296,7 +297,8 @@ def export(
     with tempfile.TemporaryDirectory() as place, name_model(model, tokenizer) as named:
         texts = tuple(name_sources(text, Path(place), are_texts=True))
         card = CardOptions(language, license)
-        options = ExportOptions(to, folder, int8, fp16, purpose, texts, card, overwrite)
+        library = None if transformers_js is None else Path(transformers_js)
+        options = ExportOptions(to, folder, int8, fp16, purpose, texts, card, overwrite, library)
         return export_model(named.place, options, lambda line: say(shown, line))
 
 
