@@ -48,7 +48,6 @@ CLIENTS = [
     Client("peft", "modern", "theirs_peft.py"),
     Client("mteb", "modern", "theirs_mteb.py"),
     Client("LangChain", "modern", "theirs_langchain.py"),
-    Client("llama-cpp-python", "llama", "theirs_llama.py"),
 ]
 
 
@@ -128,7 +127,7 @@ def judge(client: Client, found: dict, model: dict) -> Line:
     difference, problem = None, found.get("error", "")
     if not problem:
         try:
-            difference = compare(model["kind"], model["answers"], found["answers"])
+            difference = compare(model["kind"], model[found["of"]], found["answers"])
             if not difference <= TOLERANCES[found["variant"]] or math.isnan(difference):
                 problem = "too far from ours"
         except DifferenceError as error:

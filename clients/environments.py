@@ -18,9 +18,8 @@ ENVIRONMENTS = {
     "fastembed": ["fastembed"],
     "flair": ["flair"],
     "spacy": ["spacy-transformers"],
-    "curated": ["spacy-curated-transformers", "transformers==4.57.*"],
+    "curated": ["spacy-curated-transformers<1", "spacy>=3.8", "transformers==4.57.*"],
     "setfit": ["setfit", "transformers<5"],
-    "llama": ["llama-cpp-python"],
 }
 NODE = "node"
 NODE_PACKAGES = ["@huggingface/transformers@4.3.1"]
@@ -43,7 +42,7 @@ def prepare(name: str, folder: Path) -> Path:
         (packages,) = place.glob("lib/python*/site-packages")
         (lent,) = (folder / BASE).resolve().glob("lib/python*/site-packages")
         (packages / "base.pth").write_text(f"{lent}\n", encoding="utf-8")
-    words = ("install", "--quiet", "--no-compile", "--disable-pip-version-check")
+    words = ("install", "--quiet", "--no-compile", "--prefer-binary", "--disable-pip-version-check")
     _run(str(python), "-m", "pip", *words, *ENVIRONMENTS[name])
     (place / _DONE).write_text(wanted, encoding="utf-8")
     return python

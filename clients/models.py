@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 from journeys.files import NAMES, read_builtin, write_corpora, write_tasks
 
 import maskwright
+from maskwright.inference.loading import load_text_encoder
 from maskwright.inference.pipeline import pipeline
+from maskwright.models.roberta import XLMRoBERTa
+from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.runs.sentence_export import build_embed
+from maskwright.text.tokenizer.train import train_tokenizer
 
 ENCODERS = {
     "bert": {"model.family": "bert", "tokenizer.type": "wordpiece"},
@@ -22,18 +27,18 @@ ENCODERS = {
         "tokenizer.type": "byte_level_bpe",
         "model.local_attention": 16,
     },
-    "xlm": {"model.family": "xlm-roberta", "tokenizer.type": "unigram"},
+    "xlm": {
+        "preset": "domain_adaptation",
+        "model.from": "xlm-roberta",
+    },  # whose weights are new, with a Unigram tokenizer
 }
 """By the name of the run: each with a tokenizer of another kind."""
+MAX_LENGTH = 62
+"""Of which XLM-RoBERTa has two fewer than positions."""
+VOCAB_SIZE = 2000
+SHAPE = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 128}
 SETTINGS = {
-    "model.variant": "tiny",
-    "model.hidden_act": "gelu",
-    "model.hidden_size": 64,
-    "model.num_hidden_layers": 3,
-    "model.num_attention_heads": 2,
-    "model.intermediate_size": 128,
-    "tokenizer.vocab_size": 2000,
-    "data.max_length": 64,
+    "data.max_length": MAX_LENGTH,
     "optimizer.learning_rate": 3e-3,
     "training.batch_tokens": 2048,
     "training.max_steps": 60,
@@ -99,7 +104,19 @@ def ask_answers(folder: Path) -> list[Any]:
 
 
 def ask_vectors(folder: Path) -> list[Any]:
-    return np.stack(pipeline("embed", folder, device="cpu")([*TEXTS, LONG])).tolist()
+    """Of texts that are cut, as programs do; our pipeline reads long texts in windows."""
+    loaded = load_text_encoder(folder)
+    rows = [loaded.tokenizer.encode(text) for text in [*TEXTS, LONG]]
+    room = loaded.settings.max_length or MAX_LENGTH
+    return build_embed(loaded)([row if len(row) <= room else [*row[: room - 1], row[-1]] for row in rows]).tolist()
+
+
+@torch.no_grad()
+def average_inner_states(folder: Path) -> list[Any]:
+    """The mean hidden state of the tokens between those around a text."""
+    loaded = load_text_encoder(folder)
+    rows = [torch.tensor([loaded.tokenizer.encode(text)]) for text in TEXTS]
+    return [loaded.encoder.eval()(input_ids=row).last_hidden_state[0, 1:-1].mean(0).tolist() for row in rows]
 
 
 KINDS = {
@@ -129,6 +146,8 @@ def make_models(folder: Path) -> Path:
             write_tasks(material, Path())
             write_corpora(material, Path())
         Path(TEXTS_FILE).write_text("\n".join([*TEXTS, *(f"It is a {name} of the module." for name in NAMES)]))
+        if not Path("xlm-roberta").is_dir():
+            _write_xlm_roberta(Path("xlm-roberta"))
         models = [_make(encoder, kind) for encoder, kind in MODELS]
         Path(ANSWERS_FILE).write_text(json.dumps(models, indent=2), encoding="utf-8")
     finally:
@@ -136,10 +155,22 @@ def make_models(folder: Path) -> Path:
     return folder / ANSWERS_FILE
 
 
+def _write_xlm_roberta(folder: Path) -> None:
+    tokenizer = train_tokenizer("corpus.txt", "unigram", VOCAB_SIZE)
+    encoder = XLMRoBERTa.from_variant(
+        "tiny", vocab_size=tokenizer.vocab_size, max_position_embeddings=MAX_LENGTH + 2, hidden_act="gelu", **SHAPE
+    )
+    model = MaskedLanguageModel(encoder, tokenizer=tokenizer, layer_norm_eps=encoder.norm_eps)
+    model.save_pretrained(folder, tokenizer)
+
+
 def _make(encoder: str, kind: str) -> dict[str, Any]:
     run = Path("runs") / encoder
     if not (run / "final.json").is_file():
         settings = {**SETTINGS, **ENCODERS[encoder], "data.train": "corpus.txt", "run.name": encoder}
+        if "model.from" not in settings:
+            settings |= {"model.variant": "tiny", "model.hidden_act": "gelu", "tokenizer.vocab_size": VOCAB_SIZE}
+            settings |= {f"model.{name}": value for name, value in SHAPE.items()}
         maskwright.train(settings=[f"{key}={value}" for key, value in settings.items()], overwrite=True)
     model = run / "model"
     if KINDS[kind].task:
@@ -157,6 +188,7 @@ def _make(encoder: str, kind: str) -> dict[str, Any]:
         **{to: str(out.resolve()) for to, out in exports.items()},
         "questions": KINDS[kind].questions,
         "answers": KINDS[kind].ask(model),
+        **({"inner": average_inner_states(model)} if kind == "embed" else {}),
     }
 
 
@@ -164,7 +196,7 @@ def _finetune(encoder: str, kind: str) -> Path:
     task, (train, validation) = KINDS[kind].task, KINDS[kind].files
     out = Path("runs") / f"{encoder}-{kind}"
     if not (out / "final.json").is_file():
-        options = {"learning_rate": 1e-3, "epochs": 3, "max_length": 64}
+        options = {"learning_rate": 1e-3, "epochs": 3, "max_length": MAX_LENGTH}
         if kind == "qa":
             options |= {"doc_stride": 16, "max_question_length": 24}
         maskwright.finetune(

@@ -13,8 +13,13 @@ TOP_K = 3
 MASK = "[MASK]"
 
 
-def answer_all(ask: Callable[[dict[str, Any]], list[Any] | None], version: str, variant: str = "fp32") -> None:
-    """Print a line of JSON for each model that `ask` has answers for; an error is one of them."""
+def answer_all(
+    ask: Callable[[dict[str, Any]], list[Any] | None], version: str, variant: str = "fp32", of: str = "answers"
+) -> None:
+    """Print a line of JSON for each model that `ask` has answers for; an error is one of them.
+
+    `of` names our answers that they are compared with.
+    """
     for model in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")):
         try:
             found: dict[str, Any] = {"answers": ask(model)}
@@ -22,7 +27,8 @@ def answer_all(ask: Callable[[dict[str, Any]], list[Any] | None], version: str, 
             found = {"error": f"{type(error).__name__}: {error}"}
             traceback.print_exc()
         if found.get("answers", ()) is not None:
-            print(json.dumps({"model": model["model"], "version": version, "variant": variant, **found}), flush=True)
+            line = {"model": model["model"], "version": version, "variant": variant, "of": of, **found}
+            print(json.dumps(line), flush=True)
 
 
 def put_mask(text: str, mask_token: str) -> str:

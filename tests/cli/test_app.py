@@ -144,6 +144,7 @@ SURFACE = {
         "--language",
         "--license",
         "--overwrite",
+        "--transformers-js",
     },
     "tokenizer": set(),
     "tokenizer train": {

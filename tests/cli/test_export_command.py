@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import maskwright as mw
+from maskwright.models.files.model_folder import write_small_files
 
 Command = Callable[..., Any]
 MARKER = "maskwright_export.json"
@@ -218,7 +219,11 @@ def test_onnx_is_written_by_its_own_exporter(
     def export_onnx(
         model: Any, tokenizer: Any, folder: Path, *, int8: bool, fp16: bool, texts: Any, say: Any
     ) -> dict[str, Any]:
-        (folder / "model.onnx").write_bytes(b"graph")
+        (folder / "onnx").mkdir()
+        for name in ("model.onnx", "onnx/model.onnx"):
+            (folder / name).write_bytes(b"graph")
+        write_small_files(folder, {"config.json": model.snapshot(tokenizer).config})
+        tokenizer.save(folder, has_segments=True, max_length=32)
         say(f"{len(texts)} texts")
         return {"int8": int8, "fp16": fp16}
 
@@ -228,7 +233,8 @@ def test_onnx_is_written_by_its_own_exporter(
     assert (result.code, result.err) == (0, "")
     assert "60 texts" in result.out
     folder = run.with_name("tiny-onnx")
-    assert {path.name for path in folder.iterdir()} == {"README.md", "model.onnx", "training_config.yaml", MARKER}
+    names = {"config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "model.onnx", "onnx"}
+    assert {path.name for path in folder.iterdir()} == names | {"README.md", "training_config.yaml", MARKER}
     card = (folder / "README.md").read_text(encoding="utf-8")
     front = yaml.safe_load(card.split("---\n")[1])
     assert (front["license"], front["pipeline_tag"], front["library_name"]) == ("mit", "fill-mask", "transformers.js")

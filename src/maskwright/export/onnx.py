@@ -99,10 +99,10 @@ def open_graphs(
         place = Path(temporary)
         write_graph(model, place / GRAPH_FILE)
         agreement = check_graph(place / GRAPH_FILE, model, find_checked_length(model))
-        for file, is_wanted, write in ((INT8_FILE, int8, quantize_graph), (FP16_FILE, fp16, halve_graph)):
+        for smaller, is_wanted, write in ((INT8_FILE, int8, quantize_graph), (FP16_FILE, fp16, halve_graph)):
             if is_wanted:
-                write(place / GRAPH_FILE, place / file)
-                check_version(place / file, model, find_checked_length(model))
+                write(place / GRAPH_FILE, place / smaller)
+                check_version(place / smaller, model, find_checked_length(model))
         yield place, agreement
         if files is None:
             assert not isinstance(model, SentenceEncoder), "an encoder comes with its files"

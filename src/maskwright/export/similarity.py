@@ -89,7 +89,7 @@ def build_similarity_card(
         f"# {escape(name)}",
         f"A {family} encoder of {num_parameters:,} parameters that turns a text into a vector of"
         f" {find_hidden_size(model.encoder)} numbers (pooling: {graph.pooling}{length}), fine-tuned so that the"
-        " cosine of two vectors says how alike their texts are. Made with Maskwright, a folder of sentence-transformers.",
+        " cosine of two vectors says how alike their texts are. Made with Maskwright, for sentence-transformers.",
         f"## How to use\n\nFrom the folder that holds this one:\n\n{show_sentences(name, model.encoder)}",
         f"## Fine-tuning\n\n{facts['Fine-tuning']}",
         f"## Figures\n\n{facts['Figures']}\n\nAt export, {comparison.describe('vectors')}.",
