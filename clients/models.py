@@ -158,7 +158,12 @@ def make_models(folder: Path) -> Path:
 def _write_xlm_roberta(folder: Path) -> None:
     tokenizer = train_tokenizer("corpus.txt", "unigram", VOCAB_SIZE)
     encoder = XLMRoBERTa.from_variant(
-        "tiny", vocab_size=tokenizer.vocab_size, max_position_embeddings=MAX_LENGTH + 2, hidden_act="gelu", **SHAPE
+        "tiny",
+        vocab_size=tokenizer.vocab_size,
+        pad_token_id=tokenizer.pad_token_id,  # transformers counts positions by the tokens that are not this one
+        max_position_embeddings=MAX_LENGTH + 2,
+        hidden_act="gelu",
+        **SHAPE,
     )
     model = MaskedLanguageModel(encoder, tokenizer=tokenizer, layer_norm_eps=encoder.norm_eps)
     model.save_pretrained(folder, tokenizer)

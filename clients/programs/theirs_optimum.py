@@ -45,7 +45,7 @@ def ask(model: dict[str, Any], file: str) -> list[Any]:
         answers = [read(question=question, context=context) for question, context in questions]
         return [[one["answer"], one["score"]] for one in answers]
     if kind == "ner":
-        answers = pipeline("token-classification", **options, aggregation_strategy="simple")(questions)
+        answers = pipeline("token-classification", **options, aggregation_strategy="first")(questions)
         return [[[one["entity_group"], one["start"], one["end"], float(one["score"])] for one in e] for e in answers]
     classify = pipeline("text-classification", **options)
     texts = [{"text": first, "text_pair": second} for first, second in questions] if kind == "pairs" else questions

@@ -24,7 +24,7 @@ def ask(model: dict[str, Any]) -> list[Any] | None:
             answers = [classify({"text": first, "text_pair": second}) for first, second in questions]
             return [[one["label"], one["score"]] for one in answers]
         case "ner":
-            answers = pipeline("token-classification", model=folder, aggregation_strategy="simple")(questions)
+            answers = pipeline("token-classification", model=folder, aggregation_strategy="first")(questions)
             return [
                 [[one["entity_group"], one["start"], one["end"], float(one["score"])] for one in each]
                 for each in answers
