@@ -34,7 +34,7 @@ ENCODERS = {
 }
 """By the name of the run: each with a tokenizer of another kind."""
 MAX_LENGTH = 62
-"""Of which XLM-RoBERTa has two fewer than positions."""
+"""Of all models; XLM-RoBERTa has as many positions and those up to its padding."""
 VOCAB_SIZE = 2000
 SHAPE = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 128}
 SETTINGS = {
@@ -161,7 +161,7 @@ def _write_xlm_roberta(folder: Path) -> None:
         "tiny",
         vocab_size=tokenizer.vocab_size,
         pad_token_id=tokenizer.pad_token_id,  # transformers counts positions by the tokens that are not this one
-        max_position_embeddings=MAX_LENGTH + 2,
+        max_position_embeddings=MAX_LENGTH + 1 + tokenizer.pad_token_id,
         hidden_act="gelu",
         **SHAPE,
     )
