@@ -7,7 +7,7 @@ EXTRAS := dev,eval,track,wiki,export,hf,lora,serve,browser
 # Those that need neither a GPU nor files of yours.
 BENCHES := data_prepare data_loader masking train_step finetune inference minimal_pairs ablations processes checkpoint_stall faults
 
-.PHONY: setup train test test-all lint format typecheck imports bench journeys clean
+.PHONY: setup train test test-all lint format typecheck imports bench journeys clients clean
 
 setup: $(VENV)/.installed
 
@@ -47,6 +47,10 @@ imports: setup
 # Every command of README and docs and every recipe's first steps; JOURNEYS="--only finetune --jobs 2" and the like.
 journeys: setup
 	$(BIN)/python -m journeys $(JOURNEYS)
+
+# A model of each kind, opened in the programs that read exports; CLIENTS="--only Transformers.js" and the like.
+clients: setup
+	$(BIN)/python -m clients $(CLIENTS)
 
 bench: setup
 	for script in $(BENCHES); do $(BIN)/python benchmarks/$$script.py || exit 1; done

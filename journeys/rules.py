@@ -61,6 +61,9 @@ RULES = [
     Rule(r"--install-completion", skip="writes to the start-up files of a shell"),
     Rule(r"^pip install", skip="installs packages"),
     Rule(r"^(make (test|journeys)|python -m journeys)", skip="the tests, or these journeys themselves"),
+    Rule(r"^(make|python -m) clients", skip="installs the programs of others"),
+    Rule(r"--to web", skip="takes Transformers.js from npm; tests/serving/browser opens the page"),
+    Rule(r"^python -m http.server", skip="serves until it is stopped"),
     Rule(
         r"^(maskwright( [a-z-]+){1,2}|python benchmarks/(learn|downstream)\.py)$", inline=True, skip="only named there"
     ),

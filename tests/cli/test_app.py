@@ -145,6 +145,7 @@ SURFACE = {
         "--to",
         "--out",
         "--int8",
+        "--fp16",
         "--for",
         "--text",
         "--language",
@@ -152,6 +153,7 @@ SURFACE = {
         "--overwrite",
         "--private",
         "--push-to-hub",
+        "--transformers-js",
     },
     "tokenizer": set(),
     "tokenizer train": {

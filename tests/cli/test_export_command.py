@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import maskwright as mw
+from maskwright.models.files.model_folder import write_small_files
 
 Command = Callable[..., Any]
 MARKER = "maskwright_export.json"
@@ -199,6 +200,7 @@ def test_a_model_that_the_layout_cannot_hold_is_refused_and_nothing_is_left(
         (("--to", "onxn"), "no export to 'onxn'"),
         (("--int8",), "--int8 is for --to onnx"),
         (("--to", "sentence-transformers", "--int8"), "--int8 is for --to onnx"),
+        (("--fp16",), "--fp16 is for --to onnx"),
         (("--language", "two words"), "--language is 'two words'"),
     ],
 )
@@ -210,25 +212,32 @@ def test_a_missing_model_is_refused(command: Command, tmp_path: Path) -> None:
     command("export", tmp_path / "absent").assert_refused("no model folder at", "absent")
 
 
-@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize(("int8", "fp16"), [(False, False), (True, False), (False, True)])
 def test_onnx_is_written_by_its_own_exporter(
-    command: Command, run: Path, corpus_file: Path, monkeypatch: pytest.MonkeyPatch, int8: bool
+    command: Command, run: Path, corpus_file: Path, monkeypatch: pytest.MonkeyPatch, int8: bool, fp16: bool
 ) -> None:
-    def export_onnx(model: Any, tokenizer: Any, folder: Path, *, int8: bool, texts: Any, say: Any) -> dict[str, Any]:
-        (folder / "model.onnx").write_bytes(b"graph")
+    def export_onnx(
+        model: Any, tokenizer: Any, folder: Path, *, int8: bool, fp16: bool, texts: Any, say: Any
+    ) -> dict[str, Any]:
+        (folder / "onnx").mkdir()
+        for name in ("model.onnx", "onnx/model.onnx"):
+            (folder / name).write_bytes(b"graph")
+        write_small_files(folder, {"config.json": model.snapshot(tokenizer).config})
+        tokenizer.save(folder, has_segments=True, max_length=32)
         say(f"{len(texts)} texts")
-        return {"int8": int8}
+        return {"int8": int8, "fp16": fp16}
 
     monkeypatch.setattr("maskwright.export.onnx.export_onnx", export_onnx)
-    words = ("--to", "onnx", "--license", "mit", *(["--int8"] if int8 else []))
+    words = ("--to", "onnx", "--license", "mit", *(["--int8"] if int8 else []), *(["--fp16"] if fp16 else []))
     result = command("export", run, "--text", corpus_file, *words)
     assert (result.code, result.err) == (0, "")
     assert "60 texts" in result.out
     folder = run.with_name("tiny-onnx")
-    assert {path.name for path in folder.iterdir()} == {"README.md", "model.onnx", "training_config.yaml", MARKER}
+    names = {"config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "model.onnx", "onnx"}
+    assert {path.name for path in folder.iterdir()} == names | {"README.md", "training_config.yaml", MARKER}
     card = (folder / "README.md").read_text(encoding="utf-8")
     front = yaml.safe_load(card.split("---\n")[1])
     assert (front["license"], front["pipeline_tag"], front["library_name"]) == ("mit", "fill-mask", "transformers.js")
     assert "sentences.txt" in card
     assert 'pipeline("fill-mask", "tiny-onnx", { dtype: "fp32" })' in card
-    assert read(folder / MARKER)["figures"] == {"int8": int8}
+    assert read(folder / MARKER)["figures"] == {"int8": int8, "fp16": fp16}

@@ -122,7 +122,7 @@ def test_settings_have_what_loaders_look_for(
     assert config["tie_word_embeddings"] is True
     ids = {"pad_token_id": 0, "cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
     assert {key: config[key] for key in ids} == ids
-    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert settings["tokenizer_class"] == "BertTokenizer"
     assert settings["model_max_length"] == 48
     assert settings["mask_token"] == "[MASK]"
     assert ("token_type_ids" in settings["model_input_names"]) == isinstance(model.encoder, BERT)

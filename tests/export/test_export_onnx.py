@@ -17,9 +17,10 @@ from torch import nn
 
 from maskwright.errors import InputError, RunError
 from maskwright.export import onnx as export_module
-from maskwright.export import onnx_graph
-from maskwright.export.onnx import export_onnx, quantize_graph, quantize_rows
+from maskwright.export import onnx_graph, onnx_versions
+from maskwright.export.onnx import export_onnx
 from maskwright.export.onnx_graph import answer_with_onnx, answer_with_torch, build_inputs, check_graph, save_graph
+from maskwright.export.onnx_versions import halve_graph, quantize_graph, quantize_rows
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
@@ -53,7 +54,9 @@ class Exported:
     def __init__(self, kind: str, tokenizer: Tokenizer, texts: list[str], folder: Path) -> None:
         self.model, self.folder = build(kind, tokenizer), folder
         self.lines: list[str] = []
-        self.figures = export_onnx(self.model, tokenizer, folder, int8=True, texts=texts, say=self.lines.append)
+        self.figures = export_onnx(
+            self.model, tokenizer, folder, int8=True, fp16=True, texts=texts, say=self.lines.append
+        )
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +100,7 @@ def test_graph_equals_torch_at_every_length_in_small_and_large_batches(exported)
             assert_rounded(found(inputs), expected(inputs), NUM_TERMS)
 
 
-@pytest.mark.parametrize("file", ["model.onnx", "model_int8.onnx"])
+@pytest.mark.parametrize("file", ["model.onnx", "model_int8.onnx", "model_fp16.onnx"])
 def test_rows_of_padding_alone_give_numbers(exported, file):
     ids = np.ones((3, 5), dtype=np.int64)
     inputs = {"input_ids": ids, "attention_mask": ids * [[1], [0], [1]], "token_type_ids": ids * 0}
@@ -160,9 +163,51 @@ def test_int8_is_a_quarter_of_the_weights_and_answers_nearly_the_same(exported):
     assert after.get(onnx.TensorProto.FLOAT, 0) == positions
 
 
+def test_fp16_is_half_of_the_weights_and_answers_within_its_rounding(exported):
+    names = names_of(exported.model)
+    inputs = list(build_inputs(names, exported.model.vocab_size, MAX_LENGTH))[-1]
+    full, half = (answer_with_onnx(exported.folder / name)(inputs) for name in ("model.onnx", "model_fp16.onnx"))
+    assert full.dtype == half.dtype == np.float32
+    assert not np.array_equal(full, half)
+    assert_rounded(half, full, NUM_TERMS, dtype=torch.float16)
+    versions = exported.figures["versions"]
+    assert versions["onnx fp16"]["loss"] == pytest.approx(versions["onnx fp32"]["loss"], abs=0.01)
+    weights = [tensor for tensor in onnx.load(exported.folder / "model_fp16.onnx").graph.initializer if tensor.dims]
+    in_full = [tensor for tensor in weights if tensor.data_type == onnx.TensorProto.FLOAT]
+    assert sum(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in weights) > 10
+    assert bool(in_full) == isinstance(exported.model.encoder, ModernBERT)  # the frequencies of its rotary angles
+
+
+def test_rotary_angles_of_late_positions_are_not_rounded_to_fp16(tokenizer, tmp_path):
+    torch.manual_seed(0)
+    shape: dict[str, Any] = {**SHAPE, "max_position_embeddings": 2048, "num_hidden_layers": 1, "initializer_range": 0.2}
+    encoder = ModernBERT.from_variant("tiny", **shape, vocab_size=tokenizer.vocab_size)
+    model = MaskedLanguageModel(encoder, tokenizer=tokenizer).eval()
+    onnx_graph.write_graph(model, tmp_path / "model.onnx")
+    halve_graph(tmp_path / "model.onnx", tmp_path / "model_fp16.onnx")
+    inputs = list(build_inputs(names_of(model), model.vocab_size, 2048))[-1]
+    full, half = (answer_with_onnx(tmp_path / name)(inputs) for name in ("model.onnx", "model_fp16.onnx"))
+    assert_rounded(half[:, -64:], full[:, -64:], NUM_TERMS, dtype=torch.float16)
+
+
+def test_values_that_fp16_cannot_hold_are_refused(quick_graphs, monkeypatch, tokenizer, sentences, tmp_path):
+    def halve(source: Path, target: Path) -> None:
+        graph = onnx.load(source)
+        norm = next(tensor for tensor in graph.graph.initializer if tensor.name.endswith("embeddings.norm.weight"))
+        norm.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(norm) * 1e5, norm.name))
+        onnx.save(graph, target.with_name("large.onnx"))
+        halve_graph(target.with_name("large.onnx"), target)
+
+    monkeypatch.setattr(export_module, "halve_graph", halve)
+    model = build("bert", tokenizer)
+    with pytest.raises(RunError, match=r"model_fp16\.onnx gives NaN or infinity.*export without this version"):
+        export_onnx(model, tokenizer, tmp_path / "out", fp16=True, texts=sentences, say=lambda line: None)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_files_hold_no_path_of_this_machine(exported):
     source = str(Path(onnx_graph.__file__).parent.parent).encode()
-    for name in ("model.onnx", "model_int8.onnx"):
+    for name in ("model.onnx", "model_int8.onnx", "model_fp16.onnx"):
         content = (exported.folder / name).read_bytes()
         assert source not in content
         assert b"stack_trace" not in content
@@ -173,6 +218,7 @@ def test_configuration_and_tokenizer_lie_beside_the_graph(exported, tokenizer):
         "config.json",
         "model.onnx",
         "onnx",
+        "model_fp16.onnx",
         "model_int8.onnx",
         "special_tokens_map.json",
         "tokenizer.json",
@@ -183,7 +229,11 @@ def test_configuration_and_tokenizer_lie_beside_the_graph(exported, tokenizer):
 
 
 def test_browsers_find_the_same_files_under_their_names(exported):
-    names = {"model.onnx": "model.onnx", "model_quantized.onnx": "model_int8.onnx"}
+    names = {
+        "model.onnx": "model.onnx",
+        "model_quantized.onnx": "model_int8.onnx",
+        "model_fp16.onnx": "model_fp16.onnx",
+    }
     assert {path.name for path in (exported.folder / "onnx").iterdir()} == set(names)
     for name, file in names.items():
         assert (exported.folder / "onnx" / name).samefile(exported.folder / file)
@@ -204,7 +254,7 @@ def test_a_disk_without_links_gets_copies_and_an_older_one_is_replaced(
 
 
 def test_figures_are_said_and_returned(exported):
-    assert list(exported.figures["versions"]) == ["torch fp32", "onnx fp32", "onnx int8"]
+    assert list(exported.figures["versions"]) == ["torch fp32", "onnx fp32", "onnx fp16", "onnx int8"]
     table = [line for line in exported.lines if line.startswith(("torch fp32", "onnx"))]
     for line, figures in zip(table, exported.figures["versions"].values(), strict=True):
         assert f"{figures['loss']:.4f}" in line
@@ -263,22 +313,26 @@ def test_a_loss_that_grows_much_in_int8_is_said(
 
 
 def test_large_weights_lie_beside_the_graph(monkeypatch, bert_file, tokenizer, tmp_path):
-    for module in (onnx_graph, export_module):
+    for module in (onnx_graph, onnx_versions):
         monkeypatch.setattr(module, "LARGEST_FILE_BYTES", 1)
     save_graph(onnxscript.ir.load(bert_file), tmp_path / "model.onnx")
     quantize_graph(tmp_path / "model.onnx", tmp_path / "model_int8.onnx")
+    halve_graph(tmp_path / "model.onnx", tmp_path / "model_fp16.onnx")
     assert {path.name for path in tmp_path.iterdir()} == {
         "model.onnx",
         "model.onnx_data",
         "model_int8.onnx",
         "model_int8.onnx_data",
+        "model_fp16.onnx",
+        "model_fp16.onnx_data",
     }
     model = build("bert", tokenizer).eval()
     names = names_of(model)
     check_graph(tmp_path / "model.onnx", model, MAX_LENGTH)
     inputs = list(build_inputs(names, model.vocab_size, MAX_LENGTH))[-1]
-    full, small = (answer_with_onnx(tmp_path / name)(inputs) for name in ("model.onnx", "model_int8.onnx"))
-    assert np.corrcoef(full.ravel(), small.ravel())[0, 1] > 0.99
+    full, *others = (answer_with_onnx(file)(inputs) for file in sorted(tmp_path.glob("*.onnx")))
+    for other in others:
+        assert np.corrcoef(full.ravel(), other.ravel())[0, 1] > 0.99
 
 
 def test_int8_weights_keep_to_seven_bits(exported):

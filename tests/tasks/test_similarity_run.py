@@ -87,8 +87,32 @@ def test_the_folder_needs_no_export_and_cuts_texts_where_training_did(pairs_lab:
     run(make_config(pairs_lab, max_length=8, epochs=1), tmp_path / "run")
     settings = json.loads((tmp_path / "run" / "model" / "sentence_bert_config.json").read_text(encoding="utf-8"))
     assert settings["max_seq_length"] == 8
-    with pytest.raises(InputError, match="is a folder of sentence-transformers as it is"):
-        export_model(str(tmp_path / "run"), ExportOptions("sentence-transformers", tmp_path / "out"), print)
+    with pytest.raises(InputError, match="not a class of transformers; export it --to sentence-transformers"):
+        export_model(str(tmp_path / "run"), ExportOptions("hf", tmp_path / "out"), print)
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_an_export_adds_the_card_and_the_comparison(
+    pairs_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_installed: bool
+) -> None:
+    if is_installed:
+        pytest.importorskip("sentence_transformers")
+    else:
+        monkeypatch.setattr("maskwright.export.similarity.find_reader", lambda package: None)
+    run(make_config(pairs_lab, epochs=1), tmp_path / "run")
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    said: list[str] = []
+    options = ExportOptions("sentence-transformers", tmp_path / "out", texts=[str(tmp_path / "texts.txt")])
+    folder = export_model(str(tmp_path / "run"), options, said.append)
+    assert_rounded(
+        np.stack(pipeline("embed", folder)(TEXTS)), np.stack(pipeline("embed", tmp_path / "run")(TEXTS)), NUM_TERMS
+    )
+    reader = "sentence-transformers" if is_installed else "maskwright's own reader"
+    assert any(line.startswith(reader) and "vectors of" in line for line in said)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: sentence-similarity" in card
+    assert "SentenceTransformer('out')" in card
+    assert "| spearman |" in card
 
 
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(

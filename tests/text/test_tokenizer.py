@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, normalizers, pre_tokenizers, processors
 
 from maskwright.errors import InputError
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
@@ -147,3 +149,36 @@ def test_transformers_reads_a_saved_tokenizer(tmp_path: Path, sentences: list[st
         ids = tokenizer.encode(text)
         assert theirs(text)["input_ids"] == ids
         assert theirs.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_transformers_reads_berts_tokenizer_as_its_own_class(tmp_path: Path, lowercase: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    text = "Crème brûlée at the CAFÉ-bar, 你好"
+    tokenizer = train_tokenizer([text] * 20, vocab_size=200, lowercase=lowercase)
+    tokenizer.backend.add_tokens(["brûlée"])
+    tokenizer.save(tmp_path, has_segments=True)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert type(theirs) is transformers.BertTokenizer
+    assert theirs.do_lower_case == lowercase
+    assert dict(theirs(text, "the bar")) == tokenizer(text, "the bar")
+    assert 1 in tokenizer(text, "the bar")["token_type_ids"]
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("normalizer", normalizers.NFC()),
+        ("normalizer", normalizers.BertNormalizer(clean_text=False)),
+        ("pre_tokenizer", pre_tokenizers.Whitespace()),
+        ("decoder", decoders.ByteLevel()),
+        ("post_processor", processors.TemplateProcessing("[CLS] $A [SEP]", None, [("[CLS]", 2), ("[SEP]", 3)])),
+    ],
+)
+def test_what_differs_from_berts_tokenizer_is_not_called_so(
+    tmp_path: Path, tokenizer: Tokenizer, part: str, value: Any
+) -> None:
+    other = Backend.from_str(tokenizer.backend.to_str())
+    setattr(other, part, value)
+    Tokenizer(other).save(tmp_path)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"

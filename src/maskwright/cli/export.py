@@ -12,16 +12,17 @@ from maskwright.terminal import echo
 
 def export(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
-    to: Annotated[str, typer.Option(help="The format: hf, sentence-transformers or onnx.")] = "hf",
+    to: Annotated[str, typer.Option(help="The format: hf, sentence-transformers, onnx or web.")] = "hf",
     out: Annotated[
         Path | None, typer.Option(help="The folder to write; unset: MODEL-FORMAT, such as runs/mine-hf.")
     ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="onnx: write a quantized model as well.")] = False,
+    fp16: Annotated[bool, typer.Option("--fp16", help="onnx: write a model in half precision as well.")] = False,
     purpose: Annotated[
         str | None,
         typer.Option(
             "--for",
-            help="onnx: embed (vectors of texts) or fill-mask (logits); unset: what the model was trained for.",
+            help="onnx, web: embed (vectors of texts) or fill-mask (logits); unset: what the model was trained for.",
         ),
     ] = None,
     text: Annotated[
@@ -35,8 +36,12 @@ def export(
         str | None, typer.Option(metavar="REPO", help="Push the model to the Hugging Face hub, as USER/NAME.")
     ] = None,
     private: Annotated[bool, typer.Option("--private", help="With --push-to-hub: make a private repository.")] = False,
+    transformers_js: Annotated[
+        Path | None,
+        typer.Option(help="web: a folder in which npm installed @huggingface/transformers; unset: it comes from npm."),
+    ] = None,
 ) -> None:
-    """Export a model to Hugging Face, sentence-transformers or ONNX.
+    """Export a model to Hugging Face, sentence-transformers, ONNX or a web page.
 
     The result is read back and its outputs are compared with the model's before the folder appears. A model that the
     format cannot represent is rejected with the reason.
@@ -51,6 +56,8 @@ def export(
 
         maskwright export runs/mine --to onnx --for embed
 
+        maskwright export runs/mine --to web
+
         maskwright export runs/mine --to hf --push-to-hub me/mine --private
     """
     from maskwright.runs.commands import export as run
@@ -60,6 +67,7 @@ def export(
         to,
         out=out,
         int8=int8,
+        fp16=fp16,
         purpose=purpose,
         text=text or (),
         language=language,
@@ -67,5 +75,6 @@ def export(
         overwrite=overwrite,
         push_to_hub=push_to_hub,
         private=private,
+        transformers_js=transformers_js,
     )
     echo(f"{folder} is ready")

@@ -80,7 +80,7 @@ def build_card(
 ) -> str:
     """`name` is the folder's; `for_sentences` describes the encoder with mean pooling instead of the whole model."""
     encoder = model.encoder
-    usage = _show_sentences(name, encoder) if for_sentences else _show_masks(name, tokenizer)
+    usage = show_sentences(name, encoder) if for_sentences else _show_masks(name, tokenizer)
     exported = encoder if for_sentences else model
     num_parameters = sum(param.numel() for param in exported.parameters())
     sections = [
@@ -129,7 +129,7 @@ def _show_masks(name: str, tokenizer: Tokenizer) -> str:
     )
 
 
-def _show_sentences(name: str, encoder: nn.Module) -> str:
+def show_sentences(name: str, encoder: nn.Module) -> str:
     return show_code(
         "from sentence_transformers import SentenceTransformer\n\n"
         f"model = SentenceTransformer({name!r})\n"

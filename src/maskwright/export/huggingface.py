@@ -291,7 +291,8 @@ def build_detector_card(
     return "\n\n".join(sections) + "\n"
 
 
-_NEEDS_THEIRS = "pip install 'maskwright[hf]' to compare with it"
+NEEDS_THEIRS = "pip install 'maskwright[hf]' to compare with it"
+"""Where sentence-transformers is not installed."""
 
 
 def export_sentence_transformers(
@@ -335,17 +336,17 @@ def _choose_reader(
 ) -> tuple[str, Tensor]:
     """Vectors from sentence-transformers if it is installed, else from transformers, else from Maskwright."""
     if (reader := find_reader("sentence_transformers")) is not None:
-        return reader, _embed_by_theirs(folder, sample)
+        return reader, embed_by_theirs(folder, sample)
     if (reader := find_reader("transformers")) is not None:
-        say(f"sentence-transformers is not installed, so the comparison is with transformers; {_NEEDS_THEIRS}")
+        say(f"sentence-transformers is not installed, so the comparison is with transformers; {NEEDS_THEIRS}")
         with quiet_transformers() as transformers:
             check_tokenizer(sample, folder)
             return reader, embed_by_mean(transformers.AutoModel.from_pretrained(str(folder)), sample)
-    say(f"sentence-transformers is not installed, so the comparison is with {OWN_READER} only; {_NEEDS_THEIRS}")
+    say(f"sentence-transformers is not installed, so the comparison is with {OWN_READER} only; {NEEDS_THEIRS}")
     return OWN_READER, embed_by_mean(read_back, sample)
 
 
-def _embed_by_theirs(folder: Path, sample: Sample) -> Tensor:
+def embed_by_theirs(folder: Path, sample: Sample) -> Tensor:
     with quiet_transformers():
         check_tokenizer(sample, folder)
         theirs = import_module("sentence_transformers").SentenceTransformer(str(folder), device="cpu")

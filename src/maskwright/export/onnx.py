@@ -1,10 +1,4 @@
-"""Export a model to ONNX, in fp32 and in int8, and report the cost and the quality of each version.
-
-Int8 is dynamic quantization: weights are integers with a scale, and activations are quantized at run time.
-onnxruntime's own tool does the products with constant weights, with a scale for each output channel. It would leave the
-embedding table, which most models share with the vocabulary projection, in fp32 or store it twice; here it becomes one
-int8 table, with a scale per token, that serves both.
-"""
+"""Export a model to ONNX, in fp32 and in smaller versions, and report the cost and the quality of each."""
 
 from __future__ import annotations
 
@@ -16,15 +10,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from maskwright.export.measuring import Exam, Figures, build_exam, describe_latency, tabulate
 from maskwright.export.onnx_graph import (
-    LARGEST_FILE_BYTES,
     Agreement,
     Answer,
     ExportedModel,
@@ -33,12 +24,12 @@ from maskwright.export.onnx_graph import (
     answer_with_torch,
     check_graph,
     check_packages,
+    check_version,
     find_input_names,
-    import_package,
     name_data_file,
-    silence_logging,
     write_graph,
 )
+from maskwright.export.onnx_versions import halve_graph, quantize_graph
 from maskwright.models.any_encoder import find_max_length, has_segments
 from maskwright.models.files.model_folder import CONFIG_FILE, write_small_files
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -48,9 +39,12 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 GRAPH_FILE = "model.onnx"
 INT8_FILE = "model_int8.onnx"
+FP16_FILE = "model_fp16.onnx"
+MODEL_FOLDER = "model"
+"""Where a page has its graph."""
 BROWSER_FOLDER = "onnx"
 """Where transformers.js looks for graphs, under names of its own."""
-_BROWSER_NAMES = {GRAPH_FILE: "model.onnx", INT8_FILE: "model_quantized.onnx"}
+BROWSER_NAMES = {GRAPH_FILE: "model.onnx", INT8_FILE: "model_quantized.onnx", FP16_FILE: "model_fp16.onnx"}
 _USUAL_MAX_LENGTH = 512
 """The length up to which an encoder of unknown maximum length is checked."""
 _NOTABLE_LOSS = 0.1
@@ -64,11 +58,12 @@ def export_onnx(
     tokenizer: Tokenizer,
     folder: Path,
     *,
-    int8: bool,
+    int8: bool = False,
+    fp16: bool = False,
     texts: Sequence[str],
     say: Say,
 ) -> dict[str, Any]:
-    """Write `model.onnx` (and `model_int8.onnx`), config.json and the tokenizer into `folder`, which may exist.
+    """Write `model.onnx` (and those in int8 and fp16), config.json and the tokenizer into `folder`, which may exist.
 
     The graph is compared with torch first; if it computes something else, nothing is written. `texts` are held-out
     texts to measure the loss on. Returns the reported figures.
@@ -76,7 +71,7 @@ def export_onnx(
     check_packages()
     model = copy.deepcopy(model).cpu().float().eval()
     exam = build_exam(model, tokenizer, texts, find_input_names(model.encoder), find_checked_length(model))
-    with open_graphs(model, tokenizer, folder, int8) as (place, agreement):
+    with open_graphs(model, tokenizer, folder, int8=int8, fp16=fp16) as (place, agreement):
         versions = measure_versions(model, place, exam)
     _report(versions, agreement, exam, say)
     return describe_versions(versions, agreement, exam.length, num_asked=exam.num_asked)
@@ -84,7 +79,13 @@ def export_onnx(
 
 @contextmanager
 def open_graphs(
-    model: ExportedModel, tokenizer: Tokenizer, folder: Path, int8: bool, files: ModelFiles | None = None
+    model: ExportedModel,
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    int8: bool,
+    fp16: bool,
+    files: ModelFiles | None = None,
 ) -> Iterator[tuple[Path, Agreement]]:
     """A folder with the checked graphs, whose files go to `folder` when the block ends without an error.
 
@@ -98,8 +99,10 @@ def open_graphs(
         place = Path(temporary)
         write_graph(model, place / GRAPH_FILE)
         agreement = check_graph(place / GRAPH_FILE, model, find_checked_length(model))
-        if int8:
-            quantize_graph(place / GRAPH_FILE, place / INT8_FILE)
+        for smaller, is_wanted, write in ((INT8_FILE, int8, quantize_graph), (FP16_FILE, fp16, halve_graph)):
+            if is_wanted:
+                write(place / GRAPH_FILE, place / smaller)
+                check_version(place / smaller, model, find_checked_length(model))
         yield place, agreement
         if files is None:
             assert not isinstance(model, SentenceEncoder), "an encoder comes with its files"
@@ -118,7 +121,7 @@ def _link_for_browsers(folder: Path) -> None:
     """Give the graphs the names that transformers.js knows: links, or copies on a disk that has no links."""
     place = folder / BROWSER_FOLDER
     place.mkdir(exist_ok=True)
-    for file, name in _BROWSER_NAMES.items():
+    for file, name in BROWSER_NAMES.items():
         data = name_data_file(folder / file)  # a graph names this file, whatever it is called itself
         for source, target in ((folder / file, place / name), (folder / data, place / data)):
             target.unlink(missing_ok=True)
@@ -145,7 +148,11 @@ def measure_versions(model: ExportedModel, place: Path, exam: _Exam[FiguresT_co]
     """Measure the model in torch and each graph in a folder."""
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     versions = {"torch fp32": exam.measure(answer_with_torch(model), size)}
-    for name, file in (("onnx fp32", place / GRAPH_FILE), ("onnx int8", place / INT8_FILE)):
+    for name, file in {
+        "onnx fp32": place / GRAPH_FILE,
+        "onnx fp16": place / FP16_FILE,
+        "onnx int8": place / INT8_FILE,
+    }.items():
         if file.exists():
             versions[name] = exam.measure(answer_with_onnx(file), _measure_size(file))
     return versions
@@ -178,113 +185,3 @@ def _report(versions: dict[str, Figures], agreement: Agreement, exam: Exam, say:
         growth = versions["onnx int8"].loss - versions["onnx fp32"].loss
         if growth > _NOTABLE_LOSS:
             say(f"int8 costs {growth:.2f} nats of held-out loss, which is much; use {GRAPH_FILE} where answers matter")
-
-
-_LARGEST_WEIGHT = 64
-"""Seven bits: with eight, x86 processors without VNNI add two products beyond 16 bits and clip the sum."""
-
-
-def quantize_graph(source: Path, target: Path) -> None:
-    """Write the int8 version of an ONNX file that `write_graph` wrote."""
-    onnx, quantization = import_package("onnx"), import_package("onnxruntime.quantization")
-    with TemporaryDirectory(dir=target.parent) as temporary:
-        halfway = Path(temporary) / target.name
-        with silence_logging():  # its advice on pre-processing is not for the user, who has no say in it
-            quantization.quantize_dynamic(
-                source,
-                halfway,
-                op_types_to_quantize=["MatMul"],
-                per_channel=True,
-                reduce_range=True,
-                weight_type=quantization.QuantType.QInt8,
-                use_external_data_format=source.with_name(name_data_file(source)).exists(),
-            )
-        model = onnx.load(halfway)
-    quantize_tables(model.graph)
-    num_bytes = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
-    onnx.save_model(
-        model, target, save_as_external_data=num_bytes > LARGEST_FILE_BYTES, location=name_data_file(target)
-    )
-
-
-def quantize_tables(graph: Any) -> None:
-    """Replace tables for lookups and for products with hidden states by int8 tables."""
-    matrices = [tensor for tensor in graph.initializer if len(tensor.dims) == 2]
-    for table in matrices:
-        users = _TableUsers(graph, table.name)
-        if users.lookups or users.projections:
-            _replace_table(graph, table, users)
-
-
-class _TableUsers:
-    """The nodes that use a table in a way that int8 supports."""
-
-    def __init__(self, graph: Any, table: str) -> None:
-        users = [node for node in graph.node if table in node.input]
-        self.lookups = [node for node in users if node.op_type == "Gather" and list(node.input) == [table, "input_ids"]]
-        transposes = {node.output[0]: node for node in users if node.op_type == "Transpose"}
-        self.projections = [node for node in graph.node if node.op_type == "MatMul" and node.input[1] in transposes]
-        served = {node.input[1] for node in self.projections}
-        others = [node for node in graph.node if node not in self.projections and served.intersection(node.input)]
-        self.transposes = [transposes[name] for name in served]
-        self.are_all_served = not others and len(users) == len(self.lookups) + len(self.transposes)
-
-
-def _replace_table(graph: Any, table: Any, users: _TableUsers) -> None:
-    helper = import_package("onnx").numpy_helper
-    rows, scales = quantize_rows(helper.to_array(table))
-    names = _TableNames(f"{table.name}_int8", f"{table.name}_scales", f"{table.name}_last_axis")
-    for values, name in ((rows, names.rows), (scales, names.scales), (np.array([-1]), names.last_axis)):
-        graph.initializer.append(helper.from_array(values, name))
-    nodes = []
-    for node in graph.node:
-        if node in users.lookups:
-            nodes += _look_up(names, node.input[1], node.output[0])
-        elif node in users.projections:
-            nodes += _project(names, node.input[0], node.output[0])
-        elif not users.are_all_served or node not in users.transposes:
-            nodes.append(node)
-    if users.are_all_served:
-        graph.initializer.remove(table)
-    del graph.node[:]
-    graph.node.extend(nodes)
-
-
-class _TableNames(NamedTuple):
-    rows: str
-    scales: str
-    last_axis: str
-
-
-def _look_up(table: _TableNames, ids: str, output: str) -> list[Any]:
-    onnx = import_package("onnx")
-    make = onnx.helper.make_node
-    return [
-        make("Gather", [table.rows, ids], [f"{output}_rows"]),
-        make("Cast", [f"{output}_rows"], [f"{output}_values"], to=onnx.TensorProto.FLOAT),
-        make("Gather", [table.scales, ids], [f"{output}_scales"]),
-        make("Unsqueeze", [f"{output}_scales", table.last_axis], [f"{output}_scale_column"]),
-        make("Mul", [f"{output}_values", f"{output}_scale_column"], [output]),
-    ]
-
-
-def _project(table: _TableNames, hidden: str, output: str) -> list[Any]:
-    """Write a product as onnxruntime's tool does, so that its session finds the same fast kernel."""
-    onnx = import_package("onnx")
-    make = onnx.helper.make_node
-    quantized, scale, zero_point = (f"{output}_hidden_{part}" for part in ("int8", "scale", "zero_point"))
-    return [
-        make("DynamicQuantizeLinear", [hidden], [quantized, scale, zero_point]),
-        make("Transpose", [table.rows], [f"{output}_columns"], perm=[1, 0]),
-        make("MatMulInteger", [quantized, f"{output}_columns", zero_point], [f"{output}_int32"]),
-        make("Cast", [f"{output}_int32"], [f"{output}_product"], to=onnx.TensorProto.FLOAT),
-        make("Mul", [scale, table.scales], [f"{output}_scales"]),
-        make("Mul", [f"{output}_product", f"{output}_scales"], [output]),
-    ]
-
-
-def quantize_rows(table: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Quantize a table to int8 with a scale per row, rounding to nearest."""
-    scales = np.abs(table).max(axis=1) / _LARGEST_WEIGHT
-    scales = np.where(scales == 0, 1, scales).astype(np.float32)
-    return np.rint(table / scales[:, None]).astype(np.int8), scales

@@ -204,11 +204,7 @@ def check_graph(path: Path, model: ExportedModel, max_length: int) -> Agreement:
         onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as error:
         raise RunError(f"the exported graph is not valid ONNX: {str(error).splitlines()[0]}") from error
-    session = _open_session(path)
-    names, outputs = find_input_names(model.encoder), find_output_names(model)
-    for side, found, wanted in (("reads", session.get_inputs(), names), ("gives", session.get_outputs(), outputs)):
-        if (given := [one.name for one in found]) != wanted:
-            raise RunError(f"the exported graph {side} {', '.join(given)}; expected {', '.join(wanted)}")
+    session, names, outputs = _open_checked(path, model)
     longest = min(max_length, _LONGEST_CHECKED)
     in_torch = PaddedModel(model)
     worst = 0.0
@@ -218,6 +214,28 @@ def check_graph(path: Path, model: ExportedModel, max_length: int) -> Agreement:
         for name, found, wanted in zip(outputs, session.run(outputs, dict(inputs)), expected, strict=True):
             worst = max(worst, _compare(name, found, wanted.numpy(), inputs))
     return Agreement(worst, longest, tuple(outputs))
+
+
+def check_version(path: Path, model: ExportedModel, max_length: int) -> None:
+    """Refuse a smaller version of a graph that has other names, or gives NaN or infinity."""
+    session, names, outputs = _open_checked(path, model)
+    for inputs in build_inputs(names, model.vocab_size, min(max_length, _LONGEST_CHECKED)):
+        if not all(np.isfinite(found).all() for found in session.run(outputs, dict(inputs))):
+            rows, length = inputs["input_ids"].shape
+            raise RunError(
+                f"{path.name} gives NaN or infinity on a batch of {rows} of length {length}, as fp16 does beyond"
+                " 65,504; nothing was written, so export without this version"
+            )
+
+
+def _open_checked(path: Path, model: ExportedModel) -> tuple[Any, list[str], list[str]]:
+    """A session, and the names of its inputs and outputs, which are those that other programs look for."""
+    session = _open_session(path)
+    names, outputs = find_input_names(model.encoder), find_output_names(model)
+    for side, found, wanted in (("reads", session.get_inputs(), names), ("gives", session.get_outputs(), outputs)):
+        if (given := [one.name for one in found]) != wanted:
+            raise RunError(f"the exported graph {side} {', '.join(given)}; expected {', '.join(wanted)}")
+    return session, names, outputs
 
 
 def _compare(

@@ -76,12 +76,13 @@ def export_sentence_onnx(
     folder: Path,
     files: ModelFiles,
     *,
-    int8: bool,
+    int8: bool = False,
+    fp16: bool = False,
     texts: Sequence[str],
     embed: Embed,
     say: Say,
 ) -> dict[str, Any]:
-    """Write `model.onnx` (and `model_int8.onnx`), the tokenizer and `files` into `folder`, which may exist.
+    """Write `model.onnx` (and those in int8 and fp16), the tokenizer and `files` into `folder`, which may exist.
 
     The graph is compared with torch first, and its vectors with those of `embed`; if it computes something else,
     nothing is written. Returns the reported figures.
@@ -90,7 +91,7 @@ def export_sentence_onnx(
     model = copy.deepcopy(model).cpu().float().eval()
     sample = choose_sample(texts, tokenizer, model.encoder)
     exam = _build_exam(sample, embed, find_input_names(model.encoder), find_checked_length(model))
-    with open_graphs(model, tokenizer, folder, int8, files) as (place, agreement):
+    with open_graphs(model, tokenizer, folder, int8=int8, fp16=fp16, files=files) as (place, agreement):
         versions = measure_versions(model, place, exam)
         _check_vectors(versions["onnx fp32"])
     _report(versions, agreement, exam, sample, say)

@@ -65,7 +65,7 @@ def build_task_card(
     name: str, model: TaskModel, origin: TaskOrigin, comparison: Comparison, options: CardOptions
 ) -> str:
     """`name` is the folder's."""
-    use = find_use(model)
+    use = find_model_use(model)
     family = name_encoder(model.encoder)
     num_parameters = sum(param.numel() for param in model.parameters())
     sections = [
@@ -77,12 +77,17 @@ def build_task_card(
         f"## How to use\n\nFrom the folder that holds this one:\n\n{_show_use(name, use, model)}",
         f"## Fine-tuning\n\n{_describe_settings(origin)}",
         f"## Figures\n\n{_describe_scores(origin)}\n\nAt export, {comparison.describe('logits')}.",
-        f"## Limits\n\n{_describe_limits(model)}",
+        f"## Limits\n\n{describe_limits(model)}",
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def find_use(model: TaskModel) -> Use:
+def find_use(architecture: str) -> Use | None:
+    """By the name of the class in transformers; None for models of no task."""
+    return next((one for ending, one in _USES.items() if architecture.endswith(ending)), None)
+
+
+def find_model_use(model: TaskModel) -> Use:
     return next(one for ending, one in _USES.items() if model.task_head.files.architecture.endswith(ending))
 
 
@@ -139,7 +144,7 @@ def _describe_scores(origin: TaskOrigin) -> str:
     return build_table(rows, ("held-out examples", "value"))
 
 
-def _describe_limits(model: TaskModel) -> str:
+def describe_limits(model: TaskModel) -> str:
     longest = find_max_length(model.encoder)
     limit = "" if longest is None else f"- Texts of at most {longest:,} tokens; longer ones have to be cut.\n"
     return (

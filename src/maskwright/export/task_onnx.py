@@ -1,4 +1,4 @@
-"""Export a fine-tuned model to ONNX, in fp32 and in int8, and report the cost and the agreement of each version.
+"""Export a fine-tuned model to ONNX, and report the cost and the agreement of each version.
 
 B texts, C outputs.
 """
@@ -78,9 +78,16 @@ class _TaskExam:
 
 
 def export_task_onnx(
-    model: TaskModel, tokenizer: Tokenizer, folder: Path, *, int8: bool, texts: Sequence[str], say: Say
+    model: TaskModel,
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    int8: bool = False,
+    fp16: bool = False,
+    texts: Sequence[str],
+    say: Say,
 ) -> dict[str, Any]:
-    """Write `model.onnx` (and `model_int8.onnx`), config.json and the tokenizer into `folder`, which may exist.
+    """Write `model.onnx` (and those in int8 and fp16), config.json and the tokenizer into `folder`, which may exist.
 
     The graph is compared with torch first; if it computes something else, nothing is written. The versions' predictions
     are compared on `texts`. Returns the reported figures.
@@ -88,7 +95,7 @@ def export_task_onnx(
     check_packages()
     model = copy.deepcopy(model).cpu().float().eval()
     exam = _build_exam(model, tokenizer, texts, find_input_names(model.encoder))
-    with open_graphs(model, tokenizer, folder, int8) as (place, agreement):
+    with open_graphs(model, tokenizer, folder, int8=int8, fp16=fp16) as (place, agreement):
         versions = measure_versions(model, place, exam)
     _report(versions, agreement, exam, say)
     return describe_versions(versions, agreement, exam.length, num_texts=exam.num_texts)

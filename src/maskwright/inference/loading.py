@@ -19,6 +19,7 @@ from maskwright.inference.runner import FindCausal
 from maskwright.models.any_encoder import find_input_embedding, find_max_length
 from maskwright.models.encoder import FAMILIES, PackedEncoder
 from maskwright.models.files.model_folder import (
+    MODULES_FILE,
     OWN_TYPE_PREFIX,
     find_task_architecture,
     read_config,
@@ -35,7 +36,6 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, load_to
 from maskwright.untrusted import MAX_FILE_BYTES, parse_json_object, read_json_object, shorten
 
 Source = str | Path | nn.Module
-_MODULES_FILE = "modules.json"
 _TRANSFORMER_FILE = "sentence_bert_config.json"
 _MODEL_FILE = "config_sentence_transformers.json"
 _POOLING_FOLDER = "1_Pooling"
@@ -201,7 +201,7 @@ def load_task_model(model: Source, tokenizer: Any, purpose: str, *expected: type
 
 def read_sentence_settings(folder: Path) -> EmbeddingSettings | None:
     """The settings of such a folder; None for a folder that is a plain model."""
-    if not (folder / _MODULES_FILE).is_file():
+    if not (folder / MODULES_FILE).is_file():
         return None
     chain = _read_chain(folder)
     transformer = _read_optional(folder / _TRANSFORMER_FILE)
@@ -219,7 +219,7 @@ def read_sentence_settings(folder: Path) -> EmbeddingSettings | None:
 
 def _read_chain(folder: Path) -> list[str]:
     """The names of the modules, in order; any but the usual ones would give other vectors than ours."""
-    path = folder / _MODULES_FILE
+    path = folder / MODULES_FILE
     with path.open("rb") as file:
         listed = file.read(MAX_FILE_BYTES)
     modules = parse_json_object(b'{"modules": ' + listed + b"}", str(path))["modules"]

@@ -291,6 +291,7 @@ def export(
     *,
     out: str | Path | None = None,
     int8: bool = False,
+    fp16: bool = False,
     purpose: str | None = None,
     text: Any = (),
     language: str | None = None,
@@ -298,10 +299,11 @@ def export(
     overwrite: bool = False,
     push_to_hub: str | None = None,
     private: bool = False,
+    transformers_js: str | Path | None = None,
     tokenizer: Any = None,
     console: Console | None = None,
 ) -> Path:
-    """Write a model for other people's tools, `to` hf, sentence-transformers or onnx; the folder that was written.
+    """Write a model for other people's tools, `to` hf, sentence-transformers, onnx or web; the folder it wrote.
 
     The `purpose` of an ONNX graph is embed or fill-mask; unset, what the model was trained for. `text` to compare on is
     sources, or records in memory with a column `text`. A model in memory needs its `tokenizer` and an `out`. The folder
@@ -321,7 +323,9 @@ def export(
     shown, folder = console or CleanConsole(), None if out is None else Path(out)
     with tempfile.TemporaryDirectory() as place, name_model(model, tokenizer) as named:
         texts = tuple(name_sources(text, Path(place), are_texts=True))
-        options = ExportOptions(to, folder, int8, purpose, texts, CardOptions(language, license), overwrite)
+        card = CardOptions(language, license)
+        library = None if transformers_js is None else Path(transformers_js)
+        options = ExportOptions(to, folder, int8, fp16, purpose, texts, card, overwrite, library)
         written = export_model(named.place, options, lambda line: say(shown, line))
     if push_to_hub is not None:
         from maskwright.runs.hub import push_folder

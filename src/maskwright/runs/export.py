@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -28,6 +29,7 @@ from maskwright.export.huggingface import (
     export_sentence_transformers,
     export_task_huggingface,
 )
+from maskwright.export.layout import check_layout
 from maskwright.export.task_card import TaskOrigin, build_task_card, describe_task
 from maskwright.models.files.model_folder import find_task_architecture, read_config, read_own_settings, resolve_folder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -39,6 +41,7 @@ from maskwright.runs.model import load_model
 from maskwright.runs.sentence_export import (
     EMBEDDINGS,
     PURPOSES,
+    build_embed,
     is_for_embeddings,
     load_sentence_encoder,
     prepare_sentence_graph,
@@ -57,8 +60,9 @@ from maskwright.version import __version__
 if TYPE_CHECKING:
     from maskwright.export.onnx_graph import ExportedModel
 
-HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX = "hf", "sentence-transformers", "onnx"
-TARGETS = (HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX)
+HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX, WEB = "hf", "sentence-transformers", "onnx", "web"
+TARGETS = (HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX, WEB)
+GRAPHS = (ONNX, WEB)
 MARKER_FILE = "maskwright_export.json"
 """Marks a folder as an export, with its measurements; only such a folder is ever replaced."""
 _MOST_TEXTS = 2_000
@@ -72,22 +76,35 @@ class ExportOptions:
     target: str = HUGGING_FACE
     out: Path | None = None
     int8: bool = False
+    fp16: bool = False
     purpose: str | None = None
     """What an ONNX graph is for; None: what the model was trained for."""
     texts: Sequence[SourceLike] = ()
     """Sources of text to compare on; none: held-out text of the built-in corpus."""
     card: CardOptions = field(default_factory=CardOptions)
     overwrite: bool = False
+    transformers_js: Path | None = None
+    """A folder with Transformers.js for a page; None: it comes from npm."""
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
             raise InputError(f"there is no export to '{self.target}'{suggest(self.target, TARGETS)}")
-        if self.int8 and self.target != ONNX:
-            raise InputError(f"--int8 is for --to {ONNX}, this is --to {self.target}; leave it out")
-        if self.purpose is not None and self.target != ONNX:
-            raise InputError(f"--for is for --to {ONNX}, this is --to {self.target}; leave it out")
+        for word, is_given, targets in (
+            ("int8", self.int8, (ONNX,)),
+            ("fp16", self.fp16, (ONNX,)),
+            ("for", self.purpose is not None, GRAPHS),
+            ("transformers-js", self.transformers_js is not None, (WEB,)),
+        ):
+            if is_given and self.target not in targets:
+                wanted = " or --to ".join(targets)
+                raise InputError(f"--{word} is for --to {wanted}, this is --to {self.target}; leave it out")
         if self.purpose is not None and self.purpose not in PURPOSES:
             raise InputError(f"there is no export --for '{self.purpose}'{suggest(self.purpose, PURPOSES)}")
+
+    @property
+    def versions(self) -> dict[str, bool]:
+        """The graphs beside that in fp32."""
+        return {"int8": self.int8 or self.target == WEB, "fp16": self.fp16}
 
 
 _Write = Callable[[Path, str, Sequence[str], Say], dict[str, Any]]
@@ -107,20 +124,38 @@ def _write_export(name: str, source: ExportSource, folder: Path, options: Export
     _check_replaceable(folder, options.overwrite)
     config = read_config(source.folder)
     is_similarity = bool(read_own_settings(config, SIMILARITY_SETTINGS))
-    if is_similarity and options.target != ONNX:
+    if is_similarity and options.target == HUGGING_FACE:
         raise InputError(
-            f"{source.folder} was fine-tuned for similarity and is a folder of sentence-transformers as it is;"
-            f" use that one, or export it --to {ONNX}"
+            f"{source.folder} was fine-tuned for similarity, which is not a class of transformers; export it --to"
+            f" {SENTENCE_TRANSFORMERS}, or --to {ONNX}"
         )
-    write = _choose_writer(name, config, source, options)
+    is_as_it_is = is_similarity and options.target == SENTENCE_TRANSFORMERS
+    write = _prepare_similarity(source, options) if is_as_it_is else _choose_writer(name, config, source, options)
     texts = _read_texts(options.texts)
     if read_own_settings(config, "sentence_pairs") and not _gives_vectors(source, options):
         say("the head for pairs of sentences stays behind; the encoder and the head for masked tokens are exported")
-    say(f"exporting {name} to {folder}")
-    with whole_folder(folder) as temporary:
+    with _opening_library(options, say) as library, whole_folder(folder) as temporary:
+        say(f"exporting {name} to {folder}")
         figures = write(temporary, folder.resolve().name, texts, say)
+        if library is not None:
+            from maskwright.export.web import write_page
+
+            write_page(temporary, folder.resolve().name, library)
+        check_layout(temporary, options.target)
         marker = {"maskwright": __version__, "to": options.target, "figures": figures}
         write_text(temporary / MARKER_FILE, json.dumps(marker, indent=2) + "\n")
+
+
+@contextmanager
+def _opening_library(options: ExportOptions, say: Say) -> Iterator[Path | None]:
+    """Transformers.js for a page; None: the export is none."""
+    if options.target != WEB:
+        yield None
+        return
+    from maskwright.export.web import open_library
+
+    with open_library(options.transformers_js, say) as library:
+        yield library
 
 
 def is_exported(run: RunFolder, target: str = HUGGING_FACE) -> bool:
@@ -132,7 +167,7 @@ def is_exported(run: RunFolder, target: str = HUGGING_FACE) -> bool:
 
 
 def _choose_writer(name: str, config: Mapping[str, Any], source: ExportSource, options: ExportOptions) -> _Write:
-    if options.target == ONNX and _gives_vectors(source, options):
+    if _gives_vectors(source, options):
         return _prepare_sentences(source, options)
     if find_task_architecture(config):
         return _prepare_task(source, options)
@@ -144,7 +179,7 @@ def _choose_writer(name: str, config: Mapping[str, Any], source: ExportSource, o
 
 def _gives_vectors(source: ExportSource, options: ExportOptions) -> bool:
     """Whether an ONNX graph is for embeddings: because it is asked for, or the model can do nothing else."""
-    if options.target != ONNX or options.purpose is not None:
+    if options.target not in GRAPHS or options.purpose is not None:
         return options.purpose == EMBEDDINGS
     return not holds_detector(source.folder) and is_for_embeddings(source.folder)
 
@@ -155,9 +190,29 @@ def _prepare_sentences(source: ExportSource, options: ExportOptions) -> _Write:
 
     def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
         model, files = prepare_sentence_graph(loaded, source.folder, say)
-        figures = write_sentence_onnx(model, files, loaded, folder, int8=options.int8, texts=texts, say=say)
+        place = _place_graphs(folder, options)
+        figures = write_sentence_onnx(model, files, loaded, place, **options.versions, texts=texts, say=say)
         _write_onnx_card(folder, name, model, _describe_run(loaded.encoder, origin), figures, source, options)
         return figures
+
+    return write
+
+
+def _prepare_similarity(source: ExportSource, options: ExportOptions) -> _Write:
+    """The writer of a model for similarity, whose own folder is nearly one of sentence-transformers."""
+    model, loaded = TaskModel.from_pretrained(source.folder), load_sentence_encoder(source.folder)
+
+    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
+        from maskwright.export.similarity import build_similarity_card, export_similarity
+
+        graph, _ = prepare_sentence_graph(loaded, source.folder, say)
+        embed = build_embed(loaded)
+        comparison = export_similarity(model, graph, loaded.tokenizer, folder, texts=texts, embed=embed, say=say)
+        origin = read_task_origin(source.run, is_checkpoint=source.checkpoint is not None)
+        card = build_similarity_card(name, model, graph, origin, comparison, options.card)
+        write_text(folder / CARD_FILE, card)
+        copy_settings(source.run, folder)
+        return asdict(comparison)
 
     return write
 
@@ -178,8 +233,15 @@ def _write_onnx_card(
 ) -> None:
     from maskwright.export.onnx_card import build_onnx_card
 
-    write_text(folder / CARD_FILE, build_onnx_card(name, model, folder, facts, figures, options.card))
+    is_page = options.target == WEB
+    write_text(folder / CARD_FILE, build_onnx_card(name, model, folder, facts, figures, options.card, is_page))
     copy_settings(source.run, folder)
+
+
+def _place_graphs(folder: Path, options: ExportOptions) -> Path:
+    from maskwright.export.onnx import MODEL_FOLDER
+
+    return folder / MODEL_FOLDER if options.target == WEB else folder
 
 
 def _prepare_detector(source: ExportSource, options: ExportOptions) -> _Write:
@@ -195,13 +257,16 @@ def _prepare_detector(source: ExportSource, options: ExportOptions) -> _Write:
 
 def _prepare_task(source: ExportSource, options: ExportOptions) -> _Write:
     """The writer of a fine-tuned model, which is loaded and found fit first."""
-    check_task_target(options.target, (HUGGING_FACE, ONNX))
+    check_task_target(options.target, (HUGGING_FACE, ONNX, WEB))
     model, tokenizer = TaskModel.from_pretrained(source.folder), load_tokenizer(source.folder)
 
     def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
         origin = read_task_origin(source.run, is_checkpoint=source.checkpoint is not None)
-        if options.target == ONNX:
-            figures = write_task_onnx(model, tokenizer, folder, int8=options.int8, texts=texts, say=say)
+        if options.target in GRAPHS:
+            from maskwright.export.task_onnx import export_task_onnx
+
+            place = _place_graphs(folder, options)
+            figures = export_task_onnx(model, tokenizer, place, **options.versions, texts=texts, say=say)
             _write_onnx_card(folder, name, model, describe_task(model, origin), figures, source, options)
             return figures
         return write_task_folder(model, tokenizer, folder, name, source.run, origin, options.card, texts, say)
@@ -230,10 +295,11 @@ def _write(
     say: Say,
 ) -> dict[str, Any]:
     """Fill the folder, which will be called `name`; the figures of the comparison."""
-    if options.target == ONNX:
+    if options.target in GRAPHS:
         from maskwright.export.onnx import export_onnx
 
-        figures = export_onnx(model, tokenizer, folder, int8=options.int8, texts=texts, say=say)
+        place = _place_graphs(folder, options)
+        figures = export_onnx(model, tokenizer, place, **options.versions, texts=texts, say=say)
         facts = _describe_run(model.encoder, read_origin(source))
         _write_onnx_card(folder, name, model, facts, figures, source, options)
         return figures
@@ -296,14 +362,6 @@ def check_task_target(target: str, known: Sequence[str]) -> None:
             f"--to {target} holds an encoder that was not fine-tuned for a task, and this model was; export it --to"
             f" {' or --to '.join(known)}, or export the model it was made from"
         )
-
-
-def write_task_onnx(
-    model: TaskModel, tokenizer: Tokenizer, folder: Path, *, int8: bool, texts: Sequence[str], say: Say
-) -> dict[str, Any]:
-    from maskwright.export.task_onnx import export_task_onnx
-
-    return export_task_onnx(model, tokenizer, folder, int8=int8, texts=texts, say=say)
 
 
 def write_task_folder(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,21 +78,22 @@ def write_sentence_onnx(
     folder: Path,
     *,
     int8: bool,
+    fp16: bool,
     texts: Sequence[str],
     say: Say,
 ) -> dict[str, Any]:
     """Fill the folder with the graph and what it needs; the figures of the comparison."""
     from maskwright.export.sentence_onnx import export_sentence_onnx
 
-    kind = Embed(loaded.encoder, loaded.tokenizer, replace(loaded.settings, max_length=None))
     return export_sentence_onnx(
         model,
         loaded.tokenizer,
         folder,
         files,
         int8=int8,
+        fp16=fp16,
         texts=texts,
-        embed=lambda rows: _embed_ids(kind, rows),
+        embed=build_embed(loaded),
         say=say,
     )
 
@@ -103,6 +104,12 @@ def _describe(loaded: LoadedEncoder, source: Path) -> dict[str, Any]:
         config = describe_encoder(loaded.encoder, with_head=False)
         return config | name_special_ids(loaded.tokenizer, with_ends=True)
     return read_config(source) | {"architectures": [name_encoder(loaded.encoder)]}
+
+
+def build_embed(loaded: LoadedEncoder) -> Callable[[Sequence[Sequence[int]]], NDArray[np.float32]]:
+    """Vectors of texts given by their ids, whatever their length."""
+    kind = Embed(loaded.encoder, loaded.tokenizer, replace(loaded.settings, max_length=None))
+    return lambda rows: _embed_ids(kind, rows)
 
 
 def _embed_ids(kind: Embed, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:

@@ -32,6 +32,8 @@ FORMAT_KEY = "format_version"
 FORMAT_VERSION = 1
 """Version of the format of model folders. Folders without a version are older and are read the same way."""
 CONFIG_FILE = "config.json"
+MODULES_FILE = "modules.json"
+"""Where sentence-transformers lists the parts of a model."""
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 CODE_KEYS = ("auto_map", "trust_remote_code", "custom_pipelines")
@@ -333,7 +335,7 @@ def describe_pooling(
     modes = {f"pooling_mode_{theirs}": pooling == ours for ours, theirs in _THEIR_POOLINGS.items()}
     modes |= {f"pooling_mode_{name}": False for name in _OTHER_POOLINGS}
     return {
-        "modules.json": [*_MODULES, _NORMALIZE] if normalizes else _MODULES,
+        MODULES_FILE: [*_MODULES, _NORMALIZE] if normalizes else _MODULES,
         f"{_POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, **modes, "include_prompt": True},
         "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {

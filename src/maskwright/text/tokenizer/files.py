@@ -155,6 +155,48 @@ def _build_wordpiece(file: Path, settings: Mapping[str, Any]) -> Backend:
     return backend
 
 
+def describe_class(backend: Backend) -> dict[str, Any]:
+    """The class of transformers that does the same, with its settings; the general one for what is not BERT's.
+
+    Programs look at the class: transformers.js tells the texts of a pair apart for BERT's alone.
+    """
+    ours = json.loads(backend.to_str())
+    normalizer = ours["normalizer"] or {}
+    theirs = Backend(models.WordPiece(unk_token=ours["model"].get("unk_token") or SPECIAL_ROLES["unk"]))
+    theirs.normalizer = normalizers.BertNormalizer(
+        handle_chinese_chars=bool(normalizer.get("handle_chinese_chars", True)),
+        strip_accents=normalizer.get("strip_accents"),
+        lowercase=bool(normalizer.get("lowercase", True)),
+    )
+    theirs.pre_tokenizer, theirs.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    expected = json.loads(theirs.to_str())
+    ours["model"]["vocab"] = {}
+    is_same = all(ours[name] == expected[name] for name in ("model", "normalizer", "pre_tokenizer", "decoder"))
+    if not is_same or _list_types(ours["post_processor"]) != _BERT_TYPES:
+        return {"tokenizer_class": "PreTrainedTokenizerFast"}
+    return {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": normalizer["lowercase"],
+        "strip_accents": normalizer["strip_accents"],
+        "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+    }
+
+
+_BERT_TYPES = [[("", 0), ("A", 0), ("", 0)], [("", 0), ("A", 0), ("", 0), ("B", 1), ("", 1)]]
+"""What a text and a pair are made of, with the token types: the texts and, unnamed, the special tokens around them."""
+
+
+def _list_types(template: Mapping[str, Any] | None) -> list[list[tuple[str, int]]]:
+    return [
+        [
+            (part["id"] if kind == "Sequence" else "", part["type_id"])
+            for piece in (template or {}).get(name, [])
+            for kind, part in piece.items()
+        ]
+        for name in ("single", "pair")
+    ]
+
+
 def _build_byte_level(folder: Path, settings: Mapping[str, Any]) -> Backend:
     """GPT-2's and RoBERTa's tokenizer; RoBERTa's `<s>` and `</s>` go around a text where the vocabulary has them."""
     vocab_file, merges_file = (folder / name for name in BPE_FILES)

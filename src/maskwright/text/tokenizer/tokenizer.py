@@ -20,6 +20,7 @@ from maskwright.text.tokenizer.files import (
     NAMES_FILE,
     SETTINGS_FILE,
     VOCABULARY_FILE,
+    describe_class,
     is_panic,
     read_tokenizer,
 )
@@ -236,7 +237,7 @@ class Tokenizer:
         others = [token for token in others if token not in self.special_tokens.values()]
         if others:
             names["additional_special_tokens"] = others
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **names}
+        settings = {**describe_class(self.backend), "clean_up_tokenization_spaces": False, **names}
         if has_segments is not None:
             segments = ["token_type_ids"] if has_segments else []
             settings["model_input_names"] = ["input_ids", *segments, "attention_mask"]

@@ -1,0 +1,69 @@
+"""One environment for each group of clients whose requirements agree, made with venv, pip and npm.
+
+torch is installed once, in the environment `base`, and lent to the others by a .pth file: it is large, and a bare
+`torch` in a requirement would bring CUDA's libraries.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+BASE = "base"
+ENVIRONMENTS = {
+    BASE: ["torch==2.13.0", "numpy>=2"],
+    "modern": ["transformers>=5", "sentence-transformers>=5", "peft", "langchain-huggingface", "mteb"],
+    "older": ["transformers==4.57.*", "optimum-onnx[onnxruntime]"],
+    "fastembed": ["fastembed"],
+    "flair": ["flair"],
+    "spacy": ["spacy-transformers"],
+    "curated": ["spacy-curated-transformers<1", "spacy>=3.8", "transformers==4.57.*"],
+    "setfit": ["setfit", "transformers<5"],
+}
+NODE = "node"
+NODE_PACKAGES = ["@huggingface/transformers@4.3.1"]
+_DONE = "installed.txt"
+
+
+def prepare(name: str, folder: Path) -> Path:
+    """The interpreter of an environment, which is made unless it is there with the same requirements."""
+    place = folder / name
+    if name == NODE:
+        return _prepare_node(place)
+    python = place / "bin/python"
+    wanted = "\n".join(ENVIRONMENTS[name])
+    if _is_done(place, wanted):
+        return python
+    if name != BASE:
+        prepare(BASE, folder)
+    _run(sys.executable, "-m", "venv", "--clear", str(place))
+    if name != BASE:
+        (packages,) = place.glob("lib/python*/site-packages")
+        (lent,) = (folder / BASE).resolve().glob("lib/python*/site-packages")
+        (packages / "base.pth").write_text(f"{lent}\n", encoding="utf-8")
+    words = ("install", "--quiet", "--no-compile", "--prefer-binary", "--disable-pip-version-check")
+    _run(str(python), "-m", "pip", *words, *ENVIRONMENTS[name])
+    (place / _DONE).write_text(wanted, encoding="utf-8")
+    return python
+
+
+def _prepare_node(place: Path) -> Path:
+    wanted = "\n".join(NODE_PACKAGES)
+    if not _is_done(place, wanted):
+        place.mkdir(parents=True, exist_ok=True)
+        _run("npm", "install", "--prefix", str(place), "--no-audit", "--no-fund", "--loglevel=error", *NODE_PACKAGES)
+        (place / _DONE).write_text(wanted, encoding="utf-8")
+    return Path("node")
+
+
+def _is_done(place: Path, wanted: str) -> bool:
+    file = place / _DONE
+    return file.is_file() and file.read_text(encoding="utf-8") == wanted
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()[-5:]
+        raise RuntimeError(f"{' '.join(words)} failed: {' '.join(lines)}")
