@@ -45,7 +45,7 @@ def build(family: str) -> PackedEncoder:
 @pytest.fixture(scope="module")
 def texts(sentences: list[str]) -> list[str]:
     """Of one sentence to six, of which the longest are read in windows."""
-    joined = [" ".join(sentences[first : first + 1 + first % 6]) for first in range(24)]
+    joined = [" ".join(sentences[first : first + 1 + first % 6]) for first in range(12)]
     return [*joined, joined[0], "a"]
 
 
@@ -123,7 +123,7 @@ def build_task_model(kind: str, family: str) -> TaskModel:
     return TaskModel(encoder, build_sequence_head(encoder, len(classes), {}), Classification(classes)).eval()
 
 
-@pytest.mark.parametrize(("kind", "family"), list_cases(["classify"], ["ner", "qa", "zero-shot"]))
+@pytest.mark.parametrize(("kind", "family"), list_cases([], ["classify", "ner", "qa", "zero-shot"]))
 def test_answers_of_every_task(kind: str, family: str, tokenizer: Tokenizer, texts: list[str]) -> None:
     model = build_task_model(kind, family)
     options = {"classify": {"top_k": None}, "ner": {"aggregation": "none"}, "zero-shot": {"labels": ["cat", "bird"]}}
