@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Modules stay to the end; each full garbage collection would look through millions of their objects again.
+    """Modules stay to the end: garbage is looked for elsewhere, and less often than in a small program.
 
     Where slow tests are left out, Hypothesis tries fewer examples, unless a test has a number of its own.
     """
@@ -57,6 +57,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         settings.load_profile("quick")
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.hookimpl(optionalhook=True)

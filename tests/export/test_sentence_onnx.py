@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,21 +106,34 @@ def test_a_model_for_sentences_gives_the_vectors_of_our_pipeline(
     assert "| onnx int8 |" in card
 
 
-def test_a_masked_language_model_gives_vectors_if_it_is_asked_to(
-    tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path
-) -> None:
-    source, said = save_masks(tokenizer, tmp_path / "source"), []
-    options = ExportOptions("onnx", tmp_path / "out", purpose="embed", texts=[str(corpus_file)])
-    names, (vectors,) = run(export_model(str(source), options, said.append), TEXTS)
+@dataclass(frozen=True)
+class Exported:
+    source: Path
+    folder: Path
+    said: list[str]
+
+
+@pytest.fixture(scope="module")
+def exported_masks(tokenizer: Tokenizer, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Tracing takes seconds; the same encoder as a folder of sentence-transformers has the same graph."""
+    folder, said = tmp_path_factory.mktemp("masks"), []
+    source = save_masks(tokenizer, folder / "source")
+    options = ExportOptions("onnx", folder / "out", purpose="embed", texts=[str(corpus_file)])
+    return Exported(source, export_model(str(source), options, said.append), said)
+
+
+def test_a_masked_language_model_gives_vectors_if_it_is_asked_to(exported_masks: Exported) -> None:
+    names, (vectors,) = run(exported_masks.folder, TEXTS)
     assert names == ["last_hidden_state", "sentence_embedding"]
-    assert_rounded(vectors, np.stack(pipeline("embed", source, device="cpu")(TEXTS)), NUM_TERMS)
-    assert any("cosines are between the vectors of 8 texts" in line for line in said)
+    assert_rounded(vectors, np.stack(pipeline("embed", exported_masks.source, device="cpu")(TEXTS)), NUM_TERMS)
+    assert any("cosines are between the vectors of 8 texts" in line for line in exported_masks.said)
 
 
 def test_vectors_that_are_not_the_pipelines_are_refused(
-    tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported_masks: Exported, tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = save_sentences(tokenizer, tmp_path / "source")
+    source, graph = save_sentences(tokenizer, tmp_path / "source"), exported_masks.folder / "model.onnx"
+    monkeypatch.setattr("maskwright.export.onnx.write_graph", lambda model, path: shutil.copy(graph, path))
     monkeypatch.setattr("maskwright.runs.sentence_export._embed_ids", lambda kind, rows: np.ones((len(rows), 32)))
     options = ExportOptions("onnx", tmp_path / "out", texts=[str(corpus_file)])
     with pytest.raises(RuntimeError, match="differ from those of maskwright's pipeline"):
