@@ -48,13 +48,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Modules stay to the end: garbage is looked for elsewhere, and less often than in a small program.
 
-    Where slow tests are left out, Hypothesis tries fewer examples, unless a test has a number of its own.
+    Hypothesis waits for examples on a busy machine too. Where slow tests are left out, it tries fewer, unless a test
+    has a number of its own.
     """
-    if "hypothesis" in sys.modules and "not slow" in session.config.getoption("markexpr"):
+    if "hypothesis" in sys.modules:
         from hypothesis import settings
 
-        settings.register_profile("quick", max_examples=30)
-        settings.load_profile("quick")
+        is_quick = "not slow" in session.config.getoption("markexpr")
+        settings.register_profile("patient", deadline=None, max_examples=30 if is_quick else 100)
+        settings.load_profile("patient")
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
