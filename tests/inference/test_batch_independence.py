@@ -14,7 +14,6 @@ import torch
 
 from maskwright.evaluation.answers import AskedPlaces, score_answers
 from maskwright.inference.pipeline import pipeline
-from maskwright.models.bert import BERT
 from maskwright.models.encoder import FAMILIES, PackedEncoder
 from maskwright.models.products import IS_ROW_INVARIANT
 from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
@@ -92,12 +91,9 @@ def test_vectors_of_first_tokens_and_of_all(
 
 
 def list_cases(kinds: Sequence[Any], variants: Sequence[Any]) -> list[Any]:
-    """Every kind with every family; of `variants` of those kinds, the families with layers of BERT's are slow."""
-    with_layers_of_bert = [
-        name for name, one in FAMILIES.items() if issubclass(one, BERT) and one is not BERT and not one.adds_scores
-    ]
+    """Every kind with every family; of `variants` of those kinds, those of two families are in the default tests."""
     return [
-        pytest.param(kind, name, marks=[pytest.mark.slow] * (kind in variants and name in with_layers_of_bert))
+        pytest.param(kind, name, marks=[pytest.mark.slow] * (kind in variants and name not in ("bert", "modernbert")))
         for kind in (*kinds, *variants)
         for name in FAMILIES
     ]
