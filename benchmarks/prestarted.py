@@ -71,12 +71,13 @@ class Child:
 class Prestarted:
     """The process that is forked from."""
 
-    def __init__(self, search_path: tuple[Path, ...] = ()) -> None:
+    def __init__(self, search_path: tuple[Path, ...] = (), modules: tuple[str, ...] = ()) -> None:
+        """Children find modules in `search_path` too; `modules` are imported beside those of training."""
         paths = [str(path) for path in (Path(__file__).parent, *search_path)]
         paths += filter(None, [os.environ.get("PYTHONPATH")])
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -135,7 +136,7 @@ def run_command(words: list[str]) -> None:
 
 def _serve() -> None:
     """Fork and poll as the lines of standard input ask; a child leaves this loop and does what it was asked to."""
-    for name in _PRELOADED:
+    for name in (*_PRELOADED, *sys.argv[1:]):
         importlib.import_module(name)
     for line in sys.stdin:
         order = json.loads(line)

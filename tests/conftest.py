@@ -1,26 +1,27 @@
-"""Small inputs that many tests share: sentences, a text file of them, a tokenizer and the settings of a short run."""
+"""Small inputs that many tests share: sentences, a text file of them, a tokenizer and the settings of a short run.
+
+Large libraries are imported where they are used, as the process that only hands tests out reads this file too.
+"""
 
 from __future__ import annotations
 
 import base64
 import copy
 import functools
+import gc
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from unittest.mock import MagicMock
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
-import typer.main
 import yaml
 
-from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.text.tokenizer.train import train_tokenizer
-from maskwright.training.compute import precision
+if TYPE_CHECKING:
+    from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _SUBJECTS = ["the cat", "a small dog", "my old teacher", "every student", "the quiet river", "one red bird"]
 _VERBS = ["sees", "follows", "remembers", "likes", "carries"]
@@ -31,14 +32,70 @@ _BLANK_PNG = base64.b64decode(
 )
 
 
+_STARTING_PROCESSES = (
+    "tests/faults/",
+    "tests/cli/test_predict_resume.py",
+    "tests/serving/test_serve_command.py",
+    "tests/tasks/test_similarity_loss.py",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files whose tests wait for other processes come first, so that nobody waits for one of them at the end."""
-    items.sort(key=lambda item: item.path.parent.name != "faults")
+    items.sort(key=lambda item: not item.nodeid.startswith(_STARTING_PROCESSES))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Modules stay to the end: garbage is looked for elsewhere, and less often than in a small program.
+
+    Hypothesis waits for examples on a busy machine too. Where slow tests are left out, it tries fewer, unless a test
+    has a number of its own.
+    """
+    if "hypothesis" in sys.modules:
+        from hypothesis import settings
+
+        is_quick = "not slow" in session.config.getoption("markexpr")
+        settings.register_profile("patient", deadline=None, max_examples=30 if is_quick else 100)
+        settings.load_profile("patient")
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """By file, as `--dist loadfile`, but one process takes all files that share `prestarted`, which starts slowly."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "processes" if nodeid.startswith(_STARTING_PROCESSES) else super()._split_scope(nodeid)
+
+    return ByFile(config, log)
+
+
+@pytest.fixture(scope="session")
+def prestarted() -> Iterator[Any]:
+    """Starts processes in milliseconds, which find the helpers of tests."""
+    from prestarted import Prestarted
+
+    tests = Path(__file__).parent
+    served = ("maskwright.serving.server", "maskwright.serving.app") if importlib.util.find_spec("fastapi") else ()
+    modules = ("maskwright.runs.predict", "maskwright.inference.embed", *served)
+    parent = Prestarted((tests, *(tests / name for name in ("faults", "cli", "tasks"))), modules)
+    yield parent
+    parent.close()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _auto_precision_is_fp32(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """On CPUs, here and in processes that tests start: by a measurement it would depend on the machine and its load."""
+    import torch
+
+    from maskwright.training.compute import precision
+
     with pytest.MonkeyPatch.context() as session:
         session.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         with pytest.MonkeyPatch.context() as once:
@@ -47,21 +104,55 @@ def _auto_precision_is_fp32(tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _speed_is_measured_with_one_row() -> Iterator[None]:
+    """Before the first step of a run on a CPU; with the time of more rows the notice is closer, and no test is."""
+    with pytest.MonkeyPatch.context() as session:
+        session.setattr("maskwright.runs.duration._TIMED_S", 0.0)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _products_of_fp32_stay_exact() -> Iterator[None]:
     """A run in fewer bits allows the whole process shorter products, which some CPUs have too."""
+    import torch
+
     before = torch.get_float32_matmul_precision()
     yield
     torch.set_float32_matmul_precision(before)
 
 
-class _BlankFigure(MagicMock):
+class _Blank:
+    """Takes any call, and has any attribute."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # protocols of Python and numpy
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self
+
+    def __getitem__(self, place: Any) -> Any:
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+class _BlankFigure(_Blank):
     """Takes all that is drawn on a matplotlib figure, and saves a picture of one dot."""
 
     def subplots(self, num_rows: int = 1, num_columns: int = 1, **options: Any) -> Any:
         axes = np.empty((num_rows, num_columns), dtype=object)
         for place in np.ndindex(axes.shape):
-            axes[place] = MagicMock()
+            axes[place] = self
         return axes.squeeze() if axes.size > 1 else axes.item()
 
     def savefig(self, target: Any, **options: Any) -> None:
@@ -100,6 +191,8 @@ def corpus_file(sentences: list[str], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def tokenizer(sentences: list[str]) -> Tokenizer:
+    from maskwright.text.tokenizer.train import train_tokenizer
+
     return train_tokenizer(sentences, vocab_size=160)
 
 
@@ -167,16 +260,22 @@ class CommandResult:
             assert word in self.err
 
 
-_get_command = functools.cache(typer.main.get_command)
-"""Typer reads the signatures of all commands again for each call."""
+@pytest.fixture(scope="session")
+def _get_command() -> Callable[..., Any]:
+    """Typer reads the signatures of all commands again for each call."""
+    import typer.main
+
+    return functools.cache(typer.main.get_command)
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
+def command(
+    _get_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., CommandResult]:
     """Run `maskwright` with these words, in this process."""
     from maskwright.cli.app import main
 
-    monkeypatch.setattr(typer.main, "get_command", _get_command)
+    monkeypatch.setattr("typer.main.get_command", _get_command)
 
     def run(*words: object) -> CommandResult:
         monkeypatch.setattr("sys.argv", ["maskwright", *map(str, words)])

@@ -12,6 +12,7 @@ from maskwright.randomness import (
     permutation,
     random_below,
     random_uint32,
+    seed_generators,
     threshold,
 )
 
@@ -71,3 +72,11 @@ def test_bounded_draws_stay_in_bounds(limit, seed):
 def test_permutation_holds_every_item_once(num_items, seed):
     order = permutation(num_items, compute_key(seed, 0, Stream.ORDER))
     assert sorted(order.tolist()) == list(range(num_items))
+
+
+def test_generators_of_the_cpu_draw_as_after_a_seed_of_all():
+    torch.manual_seed(2**63 - 1)
+    expected = torch.rand(8)
+    torch.rand(3)
+    seed_generators(2**63 - 1, torch.device("cpu"))
+    assert torch.equal(torch.rand(8), expected)

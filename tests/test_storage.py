@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from maskwright import storage
 from maskwright.data.shards import is_prepared, read_manifest
@@ -23,13 +24,23 @@ from maskwright.inference.outputs import AnswerColumns
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.runs.prepare import prepare
 from maskwright.sections.data import build_sources
-from maskwright.storage import read_json, restore_folder, whole_folder, write_text
+from maskwright.storage import dump_yaml, read_json, restore_folder, whole_folder, write_text
 from maskwright.text.tokenizer.tokenizer import load_tokenizer
 from maskwright.text.wiki.preprocess import _whole_file
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "value", ["größer", "an emoji 😀", "half \ud83d", "a: b", "[MASK]", "1e-5", "", "x " * 90, None, 1e-5]
+)
+@pytest.mark.parametrize("has_libyaml", [yaml.__with_libyaml__, False])
+def test_yaml_is_written_as_by_pyyaml_alone(monkeypatch: pytest.MonkeyPatch, value: Any, has_libyaml: bool) -> None:
+    monkeypatch.setattr("yaml.__with_libyaml__", has_libyaml)
+    values = {"b": [value], "a": {"none": {}, "one": value}}
+    assert dump_yaml(values) == yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def test_text_is_written_under_its_name_alone(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from maskwright.errors import InputError
@@ -27,7 +26,7 @@ from maskwright.sections.objective import (
 )
 from maskwright.sections.synonyms import find_spellings, translate
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.storage import write_text
+from maskwright.storage import dump_yaml, write_text
 from maskwright.untrusted import read_yaml
 
 
@@ -119,7 +118,7 @@ class Config(Section):
 
     def save(self, path: str | Path) -> None:
         values = self.model_dump(by_alias=True)
-        write_text(Path(path), yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+        write_text(Path(path), dump_yaml(values))
 
 
 def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:

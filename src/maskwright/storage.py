@@ -9,12 +9,13 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from maskwright.errors import InputError, NewerFormatError
@@ -54,6 +55,16 @@ def open_regular(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise OSError(f"{path} is no regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def dump_yaml(values: Mapping[str, Any]) -> str:
+    """As `yaml.safe_dump`, in order and with all characters readable, in a tenth of the time where libyaml does it."""
+    if yaml.__with_libyaml__:
+        with suppress(UnicodeEncodeError):  # of half characters
+            text: str = yaml.dump(values, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
+            if "\\U" not in text:  # it writes an emoji as a number
+                return text
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def append_text(path: Path, text: str) -> None:

@@ -9,14 +9,13 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prestarted import Child, Prestarted
 
 import maskwright as mw
 from maskwright.errors import RunInterruptedError
@@ -26,28 +25,10 @@ from maskwright.runs import predict
 from maskwright.text.tokenizer.tokenizer import load_tokenizer
 
 Command = Callable[..., Any]
+Start = Callable[..., Child]
 PART = (20, 1 << 18)
 BLOCK = 8
 NUM_ROWS = 107
-_KILLED = """
-import os, signal, sys
-from maskwright.cli.app import main
-from maskwright.inference import kept_answers
-from maskwright.runs import predict
-
-predict._CPU_PART, kept_answers._BLOCK_RECORDS = (ROWS, 1 << 18), SIZE
-number, sync, count = int(sys.argv.pop(1)), os.fsync, 0
-
-def fsync(descriptor):
-    global count
-    count += 1
-    if count == number:
-        os.kill(os.getpid(), signal.SIGKILL)
-    sync(descriptor)
-
-os.fsync = fsync
-main()
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -80,17 +61,16 @@ def answer_whole(command: Command, run: Path, source: Path, out: Path) -> bytes:
     return whole.read_bytes()
 
 
-def kill_at(run: Path, source: Path, out: Path, sync: int) -> None:
-    """Killed when it is about to sync a file for the given time; the first is the lock's, then two to a part."""
-    script = _KILLED.replace("ROWS", str(PART[0])).replace("SIZE", str(BLOCK))
-    process = subprocess.run(
-        [sys.executable, "-c", script, str(sync), *list_words(run, source, out)],
-        capture_output=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=120,
-    )
-    assert process.returncode == -signal.SIGKILL, process.stderr
+@pytest.fixture
+def start(prestarted: Prestarted, trained_run: Path, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """Starts a prediction in a process of its own."""
+    said = tmp_path_factory.mktemp("said") / "predict"
+
+    def start(out: Path, **options: Any) -> Child:
+        arguments = {"words": list_words(trained_run, source, out), "part": PART, "block": BLOCK, **options}
+        return prestarted.start("killed_prediction:run_in_parts", arguments, said)
+
+    return start
 
 
 SLOW = pytest.mark.slow
@@ -108,10 +88,19 @@ SLOW = pytest.mark.slow
     ],
 )
 def test_a_killed_command_goes_on_to_the_same_bytes(
-    command: Command, trained_run: Path, source: Path, tmp_path: Path, suffix: str, sync: int, num_kept: int
+    command: Command,
+    trained_run: Path,
+    source: Path,
+    start: Start,
+    tmp_path: Path,
+    suffix: str,
+    sync: int,
+    num_kept: int,
 ) -> None:
+    """The first sync is the lock's, then there are two to a part."""
     out = tmp_path / f"out{suffix}"
-    kill_at(trained_run, source, out, sync)
+    child = start(out, last_sync=sync)
+    assert child.wait() == -signal.SIGKILL, child.text()
     assert not out.exists()
     asked = count_asked(command, trained_run, source, out)
     assert asked == NUM_ROWS - num_kept, "what is kept is read, not answered again"
@@ -144,15 +133,12 @@ def count_asked(command: Command, run: Path, source: Path, out: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".jsonl", ".npz", ".parquet"])
 def test_kills_at_random_moments_lose_nothing(
-    command: Command, trained_run: Path, source: Path, tmp_path: Path, suffix: str
+    command: Command, trained_run: Path, source: Path, start: Start, tmp_path: Path, suffix: str
 ) -> None:
     out = tmp_path / f"out{suffix}"
     moments = random.Random(0)
-    script = _KILLED.replace("ROWS", str(PART[0])).replace("SIZE", str(BLOCK))
-    pause = "predict._Work._record = lambda *given: (time.sleep(0.005), record(*given))[1]\nmain()\n"
-    slow = script.replace("main()\n", f"import time\nrecord = predict._Work._record\n{pause}")
     for _ in range(3):
-        process = subprocess.Popen([sys.executable, "-c", slow, "0", *list_words(trained_run, source, out)])
+        process = start(out, pause_s=0.005)
         begin, manifest = time.monotonic(), tmp_path / f".{out.name}.parts" / "manifest.json"
         before = manifest.stat().st_mtime_ns if manifest.exists() else 0
         while process.poll() is None and time.monotonic() - begin < 70:
@@ -160,7 +146,7 @@ def test_kills_at_random_moments_lose_nothing(
                 break
             time.sleep(0.01)
         time.sleep(moments.random() * 0.5)
-        process.kill()
+        process.send(signal.SIGKILL)
         process.wait()
         if out.exists():
             break

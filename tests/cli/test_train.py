@@ -291,13 +291,20 @@ class TestBadInput:
         assert (result.code, result.err) == (0, "")
         assert f"warning: {text}: 1 lines are not valid UTF-8" in result.out
 
-    def test_a_line_of_ten_megabytes_is_trained_on_with_a_warning(
-        self, command: Command, tiny_command: list[str], tmp_path: Path, corpus_file: Path, sentences: list[str]
+    @pytest.mark.parametrize("megabytes", [2, pytest.param(10, marks=pytest.mark.slow)])
+    def test_a_line_of_megabytes_is_trained_on_with_a_warning(
+        self,
+        command: Command,
+        tiny_command: list[str],
+        tmp_path: Path,
+        corpus_file: Path,
+        sentences: list[str],
+        megabytes: int,
     ) -> None:
-        words = (" ".join(sentences) + " ") * 4200
+        words = (" ".join(sentences) + " ") * (420 * megabytes)
         text = tmp_path / "text.txt"
         text.write_text("\n".join([sentences[0], words, sentences[1]]))
-        assert text.stat().st_size > 10_000_000
+        assert text.stat().st_size > megabytes * 1_000_000
         settings = [f"data.train={text}", f"data.validation={corpus_file}", "tokenizer.type=word_level"]
         result = command(*tiny_command, *settings, "training.max_steps=1", "data.max_length=512")
         assert (result.code, result.err) == (0, "")

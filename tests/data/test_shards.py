@@ -130,12 +130,12 @@ def test_every_token_of_every_shard_is_in_an_epoch(tmp_path):
     assert found == Counter(token for documents in parts for ids in documents for token in ids)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(world_sizes=st.lists(st.integers(1, 8), min_size=1, max_size=4), data=st.data())
 def test_each_sample_comes_once_whatever_the_ranks_and_their_changes(tmp_path_factory, world_sizes, data):
     """An epoch gone through with other numbers of ranks from some batches on, as after restarts."""
     folder = tmp_path_factory.mktemp("shards")
-    shards = write_folder(folder, [make_documents(50, seed) for seed in range(3)])
+    shards = write_folder(folder, [make_documents(30, seed) for seed in range(3)])
     whole = build_loader(shards)
     switches = sorted(data.draw(st.lists(st.integers(0, len(whole)), min_size=len(world_sizes) - 1, max_size=5)))
     switches = [0, *switches[: len(world_sizes) - 1], len(whole)]

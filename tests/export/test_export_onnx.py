@@ -40,12 +40,11 @@ def build(kind: str, tokenizer: Tokenizer, seed: int = 0) -> MaskedLanguageModel
     """Weights large enough for answers that differ."""
     torch.manual_seed(seed)
     shape: dict[str, Any] = {**SHAPE, "vocab_size": tokenizer.vocab_size, "initializer_range": 0.2}
-    if kind == "modernbert":
+    if "modernbert" in kind:
         encoder: nn.Module = ModernBERT.from_variant("tiny", **shape, local_attention=8, global_attn_every_n_layers=2)
     else:
-        shape["num_hidden_layers"] = 1 if kind == "causal" else 2
-        encoder = BERT.from_variant("tiny", **shape)
-    kind_class = CausalLanguageModel if kind == "causal" else MaskedLanguageModel
+        encoder = BERT.from_variant("tiny", **shape | {"num_hidden_layers": 1})
+    kind_class = CausalLanguageModel if "causal" in kind else MaskedLanguageModel
     special = {"mask_token_id": tokenizer.mask_token_id, "special_token_ids": tokenizer.all_special_ids}
     return kind_class(encoder, tokenizer.vocab_size, **special)
 
@@ -65,7 +64,11 @@ def export_once(tokenizer, sentences, tmp_path_factory) -> Callable[[str], Expor
     return functools.cache(lambda kind: Exported(kind, tokenizer, sentences, tmp_path_factory.mktemp(kind) / "out"))
 
 
-@pytest.fixture(params=["bert", "modernbert", "causal"])
+_ALONE = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("modernbert", "causal")]
+"""The default tests have both in one model."""
+
+
+@pytest.fixture(params=["bert", "causal modernbert", *_ALONE])
 def exported(request, export_once) -> Exported:
     return export_once(request.param)
 
@@ -291,6 +294,16 @@ def test_a_graph_that_gives_nan_is_refused(bert_file, tokenizer, tmp_path):
     model = build("bert", tokenizer).eval()
     with pytest.raises(RunError, match="NaN or infinity"):
         check_graph(tmp_path / "nan.onnx", model, MAX_LENGTH)
+
+
+def test_a_graph_with_other_names_is_refused(bert_file, tokenizer, tmp_path):
+    renamed = onnx.load(bert_file)
+    for names in (*(node.output for node in renamed.graph.node), *(node.input for node in renamed.graph.node)):
+        names[:] = ["logits_1" if name == "logits" else name for name in names]
+    renamed.graph.output[0].name = "logits_1"
+    onnx.save(renamed, tmp_path / "model.onnx")
+    with pytest.raises(RunError, match="gives logits_1; expected logits"):
+        check_graph(tmp_path / "model.onnx", build("bert", tokenizer).eval(), MAX_LENGTH)
 
 
 def test_other_files_of_the_folder_stay(quick_graphs, tokenizer, sentences, tmp_path):

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from maskwright.batch import as_packed
 from maskwright.errors import InputError
-from maskwright.export import onnx as export_module
-from maskwright.export.onnx_graph import find_output_names
-from maskwright.export.task_onnx import export_task_onnx
 from maskwright.inference.pipeline import pipeline
 from maskwright.models.bert import BERT
 from maskwright.models.files.model_folder import describe_pooling, write_small_files
 from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
 from maskwright.runs.export import ExportOptions, export_model
-from maskwright.tasks.heads import build_embedding_head, build_span_head
+from maskwright.tasks.heads import build_embedding_head
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.similarity.text_similarity import ContrastiveSimilarity
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from tiny_bert import build_tiny_bert
@@ -34,8 +31,9 @@ TEXTS = ["the cat sees a long road", "one", "every student likes the quiet river
 Command = Callable[..., Any]
 
 
-def build_encoder(tokenizer: Tokenizer, **options: Any) -> BERT:
-    return build_tiny_bert(tokenizer, max_position_embeddings=40, initializer_range=0.3, **options).eval()
+def build_encoder(tokenizer: Tokenizer) -> BERT:
+    shape = {"num_hidden_layers": 1, "max_position_embeddings": 40, "initializer_range": 0.3}
+    return build_tiny_bert(tokenizer, **shape).eval()
 
 
 def save_sentences(tokenizer: Tokenizer, folder: Path, pooling: Any = "mean", normalizes: bool = False) -> Path:
@@ -80,7 +78,7 @@ def run(folder: Path, texts: list[str], file: str = "model.onnx") -> tuple[list[
         pytest.param(
             lambda tokenizer, folder: save_sentences(tokenizer, folder, normalizes=True), id="normalized mean"
         ),
-        pytest.param(save_similarity, id="similarity"),
+        pytest.param(save_similarity, id="similarity", marks=pytest.mark.slow),
     ],
 )
 def test_a_model_for_sentences_gives_the_vectors_of_our_pipeline(
@@ -108,57 +106,39 @@ def test_a_model_for_sentences_gives_the_vectors_of_our_pipeline(
     assert "| onnx int8 |" in card
 
 
-def test_a_masked_language_model_gives_vectors_if_it_is_asked_to(
-    tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path
-) -> None:
-    source, said = save_masks(tokenizer, tmp_path / "source"), []
-    options = ExportOptions("onnx", tmp_path / "out", purpose="embed", texts=[str(corpus_file)])
-    names, (vectors,) = run(export_model(str(source), options, said.append), TEXTS)
+@dataclass(frozen=True)
+class Exported:
+    source: Path
+    folder: Path
+    said: list[str]
+
+
+@pytest.fixture(scope="module")
+def exported_masks(tokenizer: Tokenizer, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Tracing takes seconds; the same encoder as a folder of sentence-transformers has the same graph."""
+    folder, said = tmp_path_factory.mktemp("masks"), []
+    source = save_masks(tokenizer, folder / "source")
+    options = ExportOptions("onnx", folder / "out", purpose="embed", texts=[str(corpus_file)])
+    return Exported(source, export_model(str(source), options, said.append), said)
+
+
+def test_a_masked_language_model_gives_vectors_if_it_is_asked_to(exported_masks: Exported) -> None:
+    names, (vectors,) = run(exported_masks.folder, TEXTS)
     assert names == ["last_hidden_state", "sentence_embedding"]
-    assert_rounded(vectors, np.stack(pipeline("embed", source, device="cpu")(TEXTS)), NUM_TERMS)
-    assert any("cosines are between the vectors of 8 texts" in line for line in said)
+    assert_rounded(vectors, np.stack(pipeline("embed", exported_masks.source, device="cpu")(TEXTS)), NUM_TERMS)
+    assert any("cosines are between the vectors of 8 texts" in line for line in exported_masks.said)
 
 
 def test_vectors_that_are_not_the_pipelines_are_refused(
-    tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported_masks: Exported, tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = save_sentences(tokenizer, tmp_path / "source")
+    source, graph = save_sentences(tokenizer, tmp_path / "source"), exported_masks.folder / "model.onnx"
+    monkeypatch.setattr("maskwright.export.onnx.write_graph", lambda model, path: shutil.copy(graph, path))
     monkeypatch.setattr("maskwright.runs.sentence_export._embed_ids", lambda kind, rows: np.ones((len(rows), 32)))
     options = ExportOptions("onnx", tmp_path / "out", texts=[str(corpus_file)])
     with pytest.raises(RuntimeError, match="differ from those of maskwright's pipeline"):
         export_model(str(source), options, lambda line: None)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_question_answering_graph_names_both_ends(tokenizer: Tokenizer, sentences: list[str], tmp_path: Path) -> None:
-    encoder = build_encoder(tokenizer, num_hidden_layers=1)
-    task = QuestionAnswering()
-    model = TaskModel(encoder, build_span_head(encoder, task.num_outputs, {}), task).eval()
-    export_task_onnx(model, tokenizer, tmp_path / "out", int8=False, texts=sentences[:8], say=lambda line: None)
-    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"))
-    assert [output.name for output in session.get_outputs()] == ["start_logits", "end_logits"]
-    inputs = {name: value.numpy() for name, value in _encode(tokenizer).items()}
-    start, end = session.run(None, inputs)
-    logits = model.predict(as_packed(_encode(tokenizer), None, None)).detach().numpy()
-    assert_rounded(np.stack([start, end], axis=-1), logits, NUM_TERMS)
-
-
-def _encode(tokenizer: Tokenizer) -> dict[str, Any]:
-    return tokenizer(["the cat"], ["sees a road"], return_tensors="pt")
-
-
-def test_a_graph_with_other_names_is_refused(
-    tokenizer: Tokenizer, sentences: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = MaskedLanguageModel(build_encoder(tokenizer, num_hidden_layers=1), tokenizer=tokenizer)
-    monkeypatch.setattr(
-        "maskwright.export.onnx_graph.find_output_names",
-        lambda model: [f"{name}_1" for name in find_output_names(model)],
-    )
-    export_module.write_graph(model.eval(), tmp_path / "model.onnx")
-    monkeypatch.undo()
-    with pytest.raises(RuntimeError, match="gives logits_1; expected logits"):
-        export_module.check_graph(tmp_path / "model.onnx", model, 40)
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,7 @@ def test_answers_come_before_the_last_text_is_read(bert_folder: Path, monkeypatc
     assert next(numbers) <= 40
 
 
+@pytest.mark.slow  # test_ner_pipeline.py has one too
 def test_a_text_of_a_megabyte_has_a_vector(bert_folder: Path) -> None:
     text = "abcdefghij " * 95_400
     assert len(text) > 1_000_000

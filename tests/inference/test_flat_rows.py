@@ -169,7 +169,7 @@ def test_an_error_while_reading_ahead_comes_after_what_was_read() -> None:
         next(items)
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
+@pytest.mark.parametrize("family", [pytest.param("bert", marks=pytest.mark.slow), "modernbert"])
 def test_layers_compiled_once_take_rows_of_any_length(
     family: str, flat_rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

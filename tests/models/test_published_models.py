@@ -58,6 +58,16 @@ def save_bert(folder: Path, **settings: object) -> dict[str, object]:
     return config
 
 
+def test_folders_load_without_transformers(tmp_path, monkeypatch):
+    for model_type in IN_TRANSFORMERS:
+        make_theirs(model_type).save_pretrained(tmp_path / model_type)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for model_type, encoder_class in IN_TRANSFORMERS.items():
+        assert type(MaskedLanguageModel.from_pretrained(tmp_path / model_type).encoder) is encoder_class
+
+
+@pytest.mark.slow  # as above, in a process that never had it
 def test_folders_load_where_transformers_is_not_installed(tmp_path):
     for model_type in IN_TRANSFORMERS:
         make_theirs(model_type).save_pretrained(tmp_path / model_type)

@@ -143,7 +143,9 @@ class _Kill(Callback):
             raise _KilledError
 
 
-@pytest.mark.parametrize("case", ["whole model", "new words", "no head"])
+@pytest.mark.parametrize(
+    "case", ["new words", *(pytest.param(case, marks=pytest.mark.slow) for case in ("whole model", "no head"))]
+)
 def test_a_broken_adaptation_goes_on_as_if_it_had_not_been(
     case: str, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

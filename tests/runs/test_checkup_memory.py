@@ -45,7 +45,7 @@ class TestMemory:
 
     def test_fewer_tokens_at_a_time_and_recomputation_need_less(self, build_run: Callable[..., Any]) -> None:
         def measure(**training: Any) -> int:
-            _, data, trainer = build_run(training=training, model={"num_hidden_layers": 4, "hidden_size": 64})
+            _, data, trainer = build_run(training=training, model={"num_hidden_layers": 4})
             return measure_steps(trainer, data.train, 0.15).working_bytes
 
         whole, parts = measure(), measure(micro_batch_tokens=64)

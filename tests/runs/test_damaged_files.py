@@ -44,16 +44,16 @@ def find_newest(run: Path) -> Path:
     return newest
 
 
-@pytest.mark.parametrize("line", ["123", "null", "{}", DEEP, DIGITS, f'{{"step": {DIGITS}}}', '{"step": true}'])
 def test_lines_of_metrics_that_are_no_records_are_left_out_with_a_warning(
-    broken: Path, resume: Callable[[], Any], line: str
+    broken: Path, resume: Callable[[], Any]
 ) -> None:
     file = broken / "metrics.jsonl"
     first, *others = file.read_text().splitlines()
-    file.write_text("\n".join([first, line, *others]) + "\n")
+    damaged = ["123", "null", "{}", DEEP, DIGITS, f'{{"step": {DIGITS}}}', '{"step": true}']
+    file.write_text("\n".join([first, *damaged, *others]) + "\n")
     result = resume()
     assert result.code == 0, result
-    assert f"1 of {len(others) + 2} lines are damaged and are left out" in " ".join(result.out.split())
+    assert f"7 of {len(others) + 8} lines are damaged and are left out" in " ".join(result.out.split())
 
 
 def test_numbers_that_no_figure_can_hold_are_damage(tmp_path: Path) -> None:

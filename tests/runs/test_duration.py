@@ -45,6 +45,7 @@ def test_a_long_run_on_a_cpu_is_announced_before_its_first_step_and_not_changed(
     lines, measured = run(tiny_values, "short")
     assert find_notices(lines) == []  # seconds are not worth a word
     monkeypatch.setattr(duration, "_LONG_S", 0.0)
+    monkeypatch.setattr(duration, "_TIMED_S", 0.5)  # as it is for users: more and more rows are timed
     lines, announced = run(tiny_values, "long")
     (number,) = find_notices(lines)
     assert number < next(place for place, line in enumerate(lines) if line.startswith("step "))

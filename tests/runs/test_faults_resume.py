@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,25 @@ _MOMENTS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
 }
 
 
+_NEAR_ANOTHER = {
+    "after an evaluation's checkpoint",
+    "after an epoch",
+    "after the last line",
+    "in the last epoch's evaluation",
+    "at the last epoch's end",
+    "after training",
+    "as signals are handed back",
+    "in the final evaluation",
+    "in the report",
+    ".report.html.tmp",
+}
+"""In the order of a run: the moment, or file, before or after it stays in the default tests."""
+
+
+def mark_slow(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.slow) if name in _NEAR_ANOTHER else name for name in names]
+
+
 @pytest.fixture(scope="module")
 def unbroken(
     build_tiny_values: Callable[[Path], dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
@@ -106,27 +125,27 @@ def unbroken(
     return run(build_settings(build_tiny_values(tmp_path_factory.mktemp("runs"))), "unbroken")
 
 
+@pytest.mark.parametrize("moment", mark_slow(_MOMENTS))
 def test_a_resumed_run_has_the_metrics_weights_and_figures_of_an_unbroken_one(
-    settings: dict[str, Any], unbroken: RunFolder
+    settings: dict[str, Any], unbroken: RunFolder, moment: str
 ) -> None:
     expected = read_lines(unbroken)
     assert sum("epoch_end" in line for line in expected) >= 2, "the test needs an epoch's end inside the run"
-    for number, (moment, place) in enumerate(_MOMENTS.items()):
-        with pytest.MonkeyPatch.context() as patch:
-            if moment == "before the figures":
-                patch.setattr(RunFolder, "write_final", _die)
-            else:
-                kill_after(patch, *place)
-            with pytest.raises(KilledError):
-                run(settings, f"broken{number}")
-        folder = run(settings, f"broken{number}")
-        assert read_lines(folder) == expected, moment
-        weights = [(one.model / "model.safetensors").read_bytes() for one in (folder, unbroken)]
-        assert weights[0] == weights[1], moment
-        finals = [without_times(json.loads(one.final_file.read_text())) for one in (folder, unbroken)]
-        assert finals[0] == finals[1], moment
-        bests = [(one.checkpoints / "best.json").read_text() for one in (folder, unbroken)]
-        assert bests[0] == bests[1], moment
+    with pytest.MonkeyPatch.context() as patch:
+        if moment == "before the figures":
+            patch.setattr(RunFolder, "write_final", _die)
+        else:
+            kill_after(patch, *_MOMENTS[moment])
+        with pytest.raises(KilledError):
+            run(settings, "broken")
+    folder = run(settings, "broken")
+    assert read_lines(folder) == expected
+    weights = [(one.model / "model.safetensors").read_bytes() for one in (folder, unbroken)]
+    assert weights[0] == weights[1]
+    finals = [without_times(json.loads(one.final_file.read_text())) for one in (folder, unbroken)]
+    assert finals[0] == finals[1]
+    bests = [(one.checkpoints / "best.json").read_text() for one in (folder, unbroken)]
+    assert bests[0] == bests[1]
 
 
 def test_a_run_that_goes_on_with_its_texts_in_files_equals_an_unbroken_one_in_memory(
@@ -173,19 +192,7 @@ _INTERRUPTIONS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
-_NEAR_ANOTHER = {
-    "in the last epoch's evaluation",
-    "at the last epoch's end",
-    "as signals are handed back",
-    "in the final evaluation",
-    "in the report",
-}
-
-
-@pytest.mark.parametrize(
-    "moment",
-    [pytest.param(one, marks=pytest.mark.slow) if one in _NEAR_ANOTHER else one for one in _INTERRUPTIONS],
-)
+@pytest.mark.parametrize("moment", mark_slow(_INTERRUPTIONS))
 def test_a_signal_at_any_moment_ends_the_run_and_the_same_command_finishes_it(
     settings: dict[str, Any], unbroken: RunFolder, moment: str
 ) -> None:
@@ -272,13 +279,7 @@ def test_lost_metrics_are_said_and_the_run_goes_on(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize(
     "name",
-    [
-        "metrics.jsonl",
-        "model/.model.safetensors.tmp",
-        pytest.param("curves.png", marks=pytest.mark.draws),
-        ".report.html.tmp",
-        ".final.json.tmp",
-    ],
+    mark_slow(["metrics.jsonl", "model/.model.safetensors.tmp", "curves.png", ".report.html.tmp", ".final.json.tmp"]),
 )
 def test_a_full_disk_is_said_with_the_file_what_is_kept_and_how_to_go_on(settings: dict[str, Any], name: str) -> None:
     folder = break_at_step(settings, 8)

@@ -193,28 +193,33 @@ def batches_of(data: TrainingData) -> list[list[Any]]:
     ]
 
 
+_KINDS_OF_TEXTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "words": {"masking": {"strategy": "whole_word"}},
+    "bytes": {"tokenizer": {"type": "byte_level_bpe", "vocab_size": 400}},
+    "made-pairs": {"pairs": {"task": "nsp"}, "data": {"max_length": 64}},
+    "augmented": {"augmentation": {"probability": 0.5, "word_dropout": 0.3}},
+    "cleaned": {"quality": {"drop_duplicates": True, "min_chars": 20}, "masking": {"strategy": "whole_word"}},
+}
+
+
 @pytest.mark.parametrize(
-    "sections",
+    ("kind", "is_given"),
     [
-        {},
-        {"masking": {"strategy": "whole_word"}},
-        {"tokenizer": {"type": "byte_level_bpe", "vocab_size": 400}},
-        {"pairs": {"task": "nsp"}, "data": {"max_length": 64}},
-        {"augmentation": {"probability": 0.5, "word_dropout": 0.3}},
-        {"quality": {"drop_duplicates": True, "min_chars": 20}, "masking": {"strategy": "whole_word"}},
+        pytest.param(kind, is_given, marks=[] if is_given == (number % 2 == 0) else [pytest.mark.slow])
+        for number, kind in enumerate(_KINDS_OF_TEXTS)
+        for is_given in (False, True)
     ],
-    ids=["plain", "words", "bytes", "made-pairs", "augmented", "cleaned"],
 )
-@pytest.mark.parametrize("is_given", [False, True], ids=["share-held-out", "held-out-given"])
 def test_texts_beyond_the_limit_are_in_files_and_give_the_same_batches(
-    tiny_values, tmp_path, sentences, monkeypatch, sections, is_given
+    tiny_values, tmp_path, sentences, monkeypatch, kind, is_given
 ):
     more = [f"{text} é \ud83d 漢字" for text in sentences]
     for name, texts in (("a", sentences), ("b", more), ("c", sentences[::-1])):
         (tmp_path / f"{name}.txt").write_text("\n".join(texts), encoding="utf-8", errors="replace")
     sources = [str(tmp_path / "a.txt"), {"path": str(tmp_path / "b.txt"), "weight": 1.5}, str(tmp_path / "c.txt")]
     tiny_values["data"] |= {"train": sources, "validation": str(tmp_path / "c.txt") if is_given else None}
-    for section, values in sections.items():
+    for section, values in _KINDS_OF_TEXTS[kind].items():
         tiny_values[section] = tiny_values.get(section, {}) | values
     plain_said: list[str] = []
     plain = load(tiny_values, plain_said)

@@ -52,7 +52,10 @@ def test_other_models_are_asked_what_they_can_do(
     assert command(*first).code == 0
 
 
-def test_the_quickstart_ends_with_its_sentence_and_the_way_to_ones_own_text(tiny_values: dict[str, Any]) -> None:
+def test_the_quickstart_ends_with_its_sentence_and_the_way_to_ones_own_text(
+    tiny_values: dict[str, Any], sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maskwright.text.sources.read_python_documentation", lambda: sentences)
     data = {"train": "builtin:python", "validation_share": 0.05}
     fill, own = train(tiny_values, data=data, training={"max_steps": 1, "final_evaluation": False})
     assert fill[2] == "The for [MASK] is used to iterate over a sequence."

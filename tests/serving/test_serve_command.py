@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from prestarted import Prestarted
 from running import PATIENCE_S
 
 import maskwright as mw
@@ -26,15 +25,13 @@ BODY = json.dumps({"inputs": "the [MASK] sees a road."}).encode()
 class Process:
     """The command with any free port, once it has said where it answers."""
 
-    def __init__(self, *words: object) -> None:
-        command = [sys.executable, "-m", "maskwright", "serve", *map(str, words), "--port", "0", "--device", "cpu"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
+    def __init__(self, prestarted: Prestarted, said: Path, *words: object) -> None:
+        command = ["serve", *map(str, words), "--port", "0", "--device", "cpu"]
+        self.child = prestarted.start("prestarted:run_command", {"words": command}, said)
         self.lines: list[str] = []
-        for line in self.process.stdout:
-            self.lines.append(line)
-            if line.startswith("http://"):
-                break
+        while not any(line.startswith("http://") for line in self.lines) and self.child.poll() is None:
+            time.sleep(0.01)
+            self.lines = [line for line in self.child.text().splitlines(keepends=True) if line.endswith("\n")]
         self.url = self.lines[-1].split()[0] if self.lines else ""
 
     def begin_request(self) -> socket.socket:
@@ -60,23 +57,24 @@ class Process:
             except httpx2.TransportError:
                 return
 
+    def is_running(self) -> bool:
+        return self.child.poll() is None
+
     def wait(self) -> int:
-        return self.process.wait(PATIENCE_S)
+        return self.child.wait(PATIENCE_S)
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Process]]:
+def start(prestarted: Prestarted, tmp_path: Path) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
     def run(*words: object) -> Process:
-        started.append(Process(*words))
+        started.append(Process(prestarted, tmp_path / f"said-{len(started)}", *words))
         return started[-1]
 
     yield run
     for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.communicate()
+        one.child.send(signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
@@ -92,26 +90,25 @@ def test_a_signal_ends_it_when_what_was_accepted_is_answered(
         large = [clients.submit(httpx2.post, f"{server.url}/embed", json={"inputs": texts}, timeout=PATIENCE_S)]
         while server.read_metric("maskwright_queue_tokens") == tokens_before and not large[0].done():
             pass
-        os.kill(server.process.pid, number)
+        server.child.send(number)
         server.wait_until_closed()
-        assert server.process.poll() is None
+        assert server.is_running()
         connection.sendall(BODY[5:])
         answer = connection.recv(65_536)
         assert answer.startswith(b"HTTP/1.1 200")
         assert b"connection: close" in answer
         assert len(large[0].result().json()) == 1_000
     assert server.wait() == 0
-    assert server.process.stderr is not None
-    assert server.process.stderr.read() == ""
+    assert server.child.err.read_text() == ""
 
 
 def test_a_second_signal_ends_it_at_once(start: Callable[..., Process], model_folders: dict[str, Path]) -> None:
     server = start(model_folders["language"])
     with server.begin_request():
-        os.kill(server.process.pid, signal.SIGTERM)
+        server.child.send(signal.SIGTERM)
         server.wait_until_closed()
-        assert server.process.poll() is None
-        os.kill(server.process.pid, signal.SIGTERM)
+        assert server.is_running()
+        server.child.send(signal.SIGTERM)
         assert server.wait() == 128 + signal.SIGTERM
 
 
@@ -120,7 +117,7 @@ def test_idle_connections_do_not_keep_it(start: Callable[..., Process], model_fo
     server = start(model_folders["language"])
     with httpx2.Client(base_url=server.url, timeout=PATIENCE_S) as client:
         assert client.get("/ready").status_code == 200
-        os.kill(server.process.pid, signal.SIGTERM)
+        server.child.send(signal.SIGTERM)
         assert server.wait() == 0
 
 

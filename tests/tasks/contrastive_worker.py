@@ -1,4 +1,4 @@
-"""What a process of its own does with its share of the pairs; light, as each process imports it anew."""
+"""What a process of its own does with its share of the pairs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ def build_groups() -> Groups:
     return Groups(vectors, texts, torch.tensor([True, True, True, True, True, False]))
 
 
-def compute_share(rank: int, folder: str) -> None:
+def compute_share(folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    dist.init_process_group("gloo")
     try:
+        rank = dist.get_rank()
         whole, own = build_groups(), slice(3 * rank, 3 * rank + 3)
         vectors = whole.vectors[own].clone().requires_grad_()
         groups = Groups(vectors, whole.texts[own], whole.is_asked[own])

@@ -74,7 +74,7 @@ def test_a_run_learns_its_task_and_leaves_a_model_that_transformers_reads(
         assert theirs.config.id2label[int(theirs(**encoded).logits.argmax())] == "good"
 
 
-@pytest.mark.parametrize("killed_at", [5, 13])
+@pytest.mark.parametrize("killed_at", [pytest.param(5, marks=pytest.mark.slow), 13])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
 ) -> None:

@@ -119,12 +119,12 @@ def ask_theirs(model: Any, **inputs: torch.Tensor) -> torch.Tensor:
     [
         ("DebertaV2", "classification"),
         ("DebertaV2", "similarity"),
-        ("Longformer", "multi-label"),
+        pytest.param("Longformer", "multi-label", marks=pytest.mark.slow),
         ("Longformer", "qa"),
         ("BigBird", "ner"),
-        ("BigBird", "qa"),
+        pytest.param("BigBird", "qa", marks=pytest.mark.slow),
         ("XLNet", "pairs"),
-        ("XLNet", "qa"),
+        pytest.param("XLNet", "qa", marks=pytest.mark.slow),
         ("XLM", "regression"),
     ],
 )
@@ -162,7 +162,9 @@ def test_a_run_trains_the_family_s_own_head_and_leaves_a_folder_that_transformer
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("family", "task"), [("DebertaV2", "classification"), ("Esm", "qa")])
+@pytest.mark.parametrize(
+    ("family", "task"), [("DebertaV2", "classification"), pytest.param("Esm", "qa", marks=pytest.mark.slow)]
+)
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     lab: Lab, tmp_path: Path, write_encoder: Any, monkeypatch: pytest.MonkeyPatch, family: str, task: str
 ) -> None:

@@ -31,6 +31,8 @@ from tolerances import assert_rounded, count_terms, rounding
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 NUM_TERMS = count_terms(num_layers=2, width=32, length=128)
 NUM_EPOCHS = 2
+_WITH_ALL, _SLOW = ("bert", "modernbert"), [pytest.mark.slow]
+"""The other families take one kind of task each."""
 _WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_consecutive", "bincount", "equal"}
 _COPYING = {"lift_fresh"}
 """What torch.tensor calls: a copy from the host."""
@@ -111,8 +113,14 @@ def test_few_shapes_are_few_and_hold_what_they_are_made_for() -> None:
     assert {round_documents(number, 128) for number in range(1, 33)} == {16, 32}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize(
+    ("model_type", "kind"),
+    [
+        pytest.param(model_type, kind, marks=[] if model_type in _WITH_ALL or number % len(KINDS) == place else _SLOW)
+        for number, model_type in enumerate(FAMILIES)
+        for place, kind in enumerate(KINDS)
+    ],
+)
 def test_a_pass_needs_no_value_on_the_host(lab: Lab, kind: str, model_type: str) -> None:
     inputs = with_family(load_kind(lab, kind), model_type, dropout=0.1)
     model, batch = inputs.build_model(seed=0).train(), list_batches(inputs)[0]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from contrastive_worker import build_groups, compute_share
+from contrastive_worker import build_groups
+from prestarted import Prestarted
 from safetensors.torch import load_file
 from similarity_lab import build_pairs, embed_padded, load, write_pairs
 from task_lab import Lab
@@ -150,12 +151,13 @@ def test_a_batch_of_negatives_is_not_cut_and_one_of_scores_may_be(pairs_lab: Lab
     assert_rounded(torch.stack(parts).sum(0), total, NUM_TERMS)
 
 
-def test_processes_share_their_negatives_with_exact_gradients(tmp_path: Path) -> None:
+def test_processes_share_their_negatives_with_exact_gradients(prestarted: Prestarted, tmp_path: Path) -> None:
     groups = build_groups()
     vectors = groups.vectors.clone().requires_grad_()
     losses, hits = compute_contrastive_losses(Groups(vectors, groups.texts, groups.is_asked), 0.05)
     losses[groups.is_asked].sum().backward()
-    torch.multiprocessing.spawn(compute_share, args=(str(tmp_path),), nprocs=2)
+    ranks = prestarted.start_ranks("contrastive_worker:compute_share", {"folder": str(tmp_path)}, tmp_path / "said", 2)
+    assert [rank.wait() for rank in ranks] == [0, 0], [rank.text() for rank in ranks]
     shares = [load_file(tmp_path / f"{rank}.safetensors") for rank in (0, 1)]
     num_terms = vectors.numel()
     assert_rounded(torch.cat([one["losses"] for one in shares]), losses, num_terms, MAGNITUDE)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,22 +47,41 @@ def reading() -> dict[str, list[str]]:
     return result
 
 
+@pytest.mark.slow
 def test_no_paragraph_occurs_twice(reading: dict[str, list[str]]) -> None:
     paragraphs = [paragraph for document in reading["documents"] for paragraph in document.split("\n")]
     assert len(paragraphs) == len(set(paragraphs))
 
 
+@pytest.mark.slow
 def test_the_corpus_is_megabytes_of_prose_with_the_for_statement(reading: dict[str, list[str]]) -> None:
     assert sum(map(len, reading["documents"])) > 1_500_000
     assert any('The "for" statement is used to iterate over' in document for document in reading["documents"])
 
 
+@pytest.mark.slow
 def test_reading_imports_none_of_the_modules_read(reading: dict[str, list[str]]) -> None:
     assert {"antigravity", "this", "idlelib", "turtle", "pydoc_data.topics"}.isdisjoint(reading["modules"])
 
 
 def _use_stdlib(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(sources.sysconfig, "get_paths", lambda: {"stdlib": str(folder)})
+
+
+def test_a_few_modules_are_read_once_and_not_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As the whole library above."""
+    names = ("antigravity.py", "bisect.py", "textwrap.py", "turtle.py", "pydoc_data/topics.py")
+    for place in (tmp_path, tmp_path / "again"):
+        for name in names:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(Path(os.__file__).parent / name, place / name)
+    _use_stdlib(monkeypatch, tmp_path)
+    before = {*sys.modules}
+    documents = sources.read_python_documentation()
+    paragraphs = [paragraph for document in documents for paragraph in document.split("\n")]
+    assert len(paragraphs) == len(set(paragraphs)) > 100
+    assert any('The "for" statement is used to iterate over' in document for document in documents)
+    assert {"antigravity", "turtle", "pydoc_data.topics"}.isdisjoint({*sys.modules} - before)
 
 
 def test_broken_sources_are_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

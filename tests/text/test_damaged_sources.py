@@ -70,8 +70,14 @@ def zstd_of_one_byte(num_blocks: int, window_log: int = 17) -> bytes:
     return b"\x28\xb5\x2f\xfd\x00" + bytes([(window_log - 10) << 3]) + block * num_blocks + last
 
 
-@pytest.mark.parametrize("kind", [".txt", ".jsonl", ".csv", ".parquet"])
-@pytest.mark.parametrize("compression", COMPRESS)
+@pytest.mark.parametrize(
+    ("kind", "compression"),
+    [
+        pytest.param(kind, name, marks=[] if number == 0 or number == place else [pytest.mark.slow])
+        for number, kind in enumerate([".txt", ".jsonl", ".csv", ".parquet"])
+        for place, name in enumerate(COMPRESS)
+    ],
+)
 def test_what_grows_too_much_when_decompressed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, compression: str
 ) -> None:

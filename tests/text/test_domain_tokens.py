@@ -151,7 +151,15 @@ def test_advice_needs_texts_on_both_sides(trained: dict[str, Tokenizer], answer:
         advise_vocabulary(lambda: DOMAIN, lambda text: answer, trained["wordpiece"], 10, 1)
 
 
-@pytest.mark.parametrize("name", ["bert-base-uncased", "bert-base-cased", "gpt2", "roberta-base"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert-base-cased",
+        "roberta-base",
+        pytest.param("bert-base-uncased", marks=pytest.mark.slow),
+        pytest.param("gpt2", marks=pytest.mark.slow),
+    ],
+)
 def test_published_tokenizers_read_biomedical_text_in_fewer_tokens(tmp_path: Path, name: str) -> None:
     transformers = pytest.importorskip("transformers")
     archive, texts = DATA / "tokenizers.tar.xz", DATA / "text" / "biomed" / "valid.jsonl.zst"

@@ -214,7 +214,7 @@ def test_an_interrupt_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     ("pattern", "min_kept", "min_words"),
     [
         pytest.param("enwiki-*", 100, 400_000, marks=pytest.mark.slow),
-        ("smallwiki-*", 750, 60_000),
+        pytest.param("smallwiki-*", 750, 60_000, marks=pytest.mark.slow),
         ("tinywiki-*", 3, 1_000),
     ],
 )

@@ -43,6 +43,9 @@ def build_trainer(model, type, max_steps=None):
     )
 
 
+_PLACES = ("log line", "between log lines", "last step of an epoch", "first step of an epoch")
+
+
 def assert_resumes(tmp_path, build_model, train, validation, type, step, max_steps=None):
     whole_log, rest_log = Log(), Log()
     whole = build_trainer(build_model(dropout=0.2), type, max_steps)
@@ -62,8 +65,14 @@ def assert_resumes(tmp_path, build_model, train, validation, type, step, max_ste
     return whole
 
 
-@pytest.mark.parametrize("type", ["adamw", "muon"])
-@pytest.mark.parametrize("place", ["log line", "between log lines", "last step of an epoch", "first step of an epoch"])
+@pytest.mark.parametrize(
+    ("type", "place"),
+    [
+        *(("adamw", place) for place in _PLACES),
+        ("muon", _PLACES[1]),
+        *(pytest.param("muon", place, marks=pytest.mark.slow) for place in (_PLACES[0], *_PLACES[2:])),
+    ],
+)
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path, build_model, build_loader, type, place):
     train, validation = build_loader(), build_loader(10, seed=1)
     per_epoch = len(train)

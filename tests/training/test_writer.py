@@ -6,8 +6,6 @@ import errno
 import json
 import resource
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import torch
 
 import maskwright.training.checkpoints as checkpoints_module
 from maskwright.errors import RunError
+from maskwright.objectives.saving import ModelSnapshot
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
 from maskwright.training.callbacks import Callback
 from maskwright.training.checkpoint_writer import LateWrites
@@ -214,36 +213,23 @@ def test_files_that_a_full_disk_refuses_are_written_when_there_is_room(tmp_path,
     assert written == [10]
 
 
-_WRITE_TOO_MUCH = """
-import sys
-from pathlib import Path
-import torch
-from maskwright.errors import RunError
-import maskwright.training.checkpoints as checkpoints
-from maskwright.objectives.saving import ModelSnapshot
-
-folder = Path(sys.argv[1])
-for step, size in ((1, 10), (2, 100_000)):
-    model = ModelSnapshot({}, {"weight": torch.zeros(10)}, None)
-    values = {"state": {"best_step": None, "best_loss": None}}
-    contents = checkpoints.CheckpointContents(step, model, {"state": torch.zeros(size)}, None, values, None)
-    try:
-        checkpoints.write_checkpoint(folder, contents)
-    except RunError as error:
-        print(error)
-"""
-
-
 def test_files_that_the_system_refuses_leave_the_checkpoint_before(tmp_path):
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+    def write(step, size):
+        model = ModelSnapshot({}, {"weight": torch.zeros(10)}, None)
+        values = {"state": {"best_step": None, "best_loss": None}}
+        contents = checkpoints_module.CheckpointContents(step, model, {"state": torch.zeros(size)}, None, values, None)
+        checkpoints_module.write_checkpoint(tmp_path, contents)
 
-    command = [sys.executable, "-c", _WRITE_TOO_MUCH, str(tmp_path)]
-    result = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, check=True)
-    assert "step-2: " in result.stdout
-    assert "File too large" in result.stdout
-    assert result.stdout.rstrip().endswith("earlier checkpoints are untouched")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        write(1, 10)
+        with pytest.raises(RunError, match=r"step-2: .*File too large.*earlier checkpoints are untouched$"):
+            write(2, 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from maskwright.config import Config
 from maskwright.inference.visualize import PredictionView
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.thinning import Floats, thin_points
-from maskwright.storage import naming, write_text
+from maskwright.storage import dump_yaml, naming, write_text
 
 _PANELS = (
     ("Loss", {"loss": "training", "val_loss": "held-out"}),
@@ -96,7 +95,7 @@ def _build_html(run: RunFolder, config: Config, figures: dict[str, Any], predict
     labelled |= format_figures(figures)
     rows = "".join(f"<tr><th>{label}</th><td>{value}</td></tr>" for label, value in labelled.items())
     shown = "" if predictions is None else f"<h2>Held-out predictions</h2>{predictions._repr_html_()}"
-    settings = yaml.safe_dump(config.model_dump(by_alias=True, exclude_none=True), sort_keys=False)
+    settings = dump_yaml(config.model_dump(by_alias=True, exclude_none=True))
     curves = build_curves_html(run.read_metrics(), figures.get("unigram_loss"))
     return build_page(
         config.run.name,

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field
 
 from maskwright.errors import InputError
 from maskwright.sections.base import Section
-from maskwright.storage import write_text
+from maskwright.storage import dump_yaml, write_text
 from maskwright.untrusted import read_yaml
 
 DEFAULT_RANK = 8
@@ -87,7 +86,7 @@ class TaskConfig(Section):
     )
 
     def save(self, path: str | Path) -> None:
-        write_text(Path(path), yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True))
+        write_text(Path(path), dump_yaml(self.model_dump()))
 
 
 def build_task_config(values: Mapping[str, Any]) -> TaskConfig:

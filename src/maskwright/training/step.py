@@ -14,7 +14,7 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch, Questions
 from maskwright.objectives.loss import as_sum
-from maskwright.randomness import Stream, compute_key
+from maskwright.randomness import Stream, compute_key, seed_generators
 from maskwright.training.compute.compiling import MOST_GRAPHS, GraphedPass
 from maskwright.training.compute.parallel import Alone
 from maskwright.training.compute.precision import LossScale
@@ -104,7 +104,7 @@ class TrainStep:
         """The gradients of all parts, as `compute_gradients` returns them."""
         # Dropout draws from the global generator; seeding it makes it a function of (seed, step, rank).
         dropout_key = compute_key(compute_key(self.seed, step, Stream.DROPOUT), self.world.rank, Stream.DROPOUT)
-        torch.manual_seed(dropout_key >> 1)
+        seed_generators(dropout_key >> 1, parts[0].input_ids.device)
         num_tokens = torch.stack([(~part.is_padding).sum() for part in parts]).sum()
         counts = torch.stack([part.counts for part in questions]).sum(0)
         summed = self.world.sum(as_sum(torch.cat([counts, num_tokens[None]])))

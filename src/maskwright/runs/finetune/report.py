@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.report import build_curves_html, build_page, plot_curves
-from maskwright.storage import write_text
+from maskwright.storage import dump_yaml, write_text
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.sequence.classification import NUM_BINS, Calibration, Classification, calibrate
 from maskwright.tasks.sequence.regression import Regression
@@ -286,7 +285,7 @@ def _build_html(run: RunFolder, config: TaskConfig, figures: Mapping[str, Any], 
     rows += [(label, format_score(value)) for label, value in list_scores(figures).items()]
     rows.append(("held-out examples", f"{figures['examples']:,}"))
     rows.append(("trained on", f"{figures['train_examples']:,} examples in {figures['steps']:,} steps"))
-    settings = html.escape(yaml.safe_dump(config.model_dump(exclude_none=True), sort_keys=False))
+    settings = html.escape(dump_yaml(config.model_dump(exclude_none=True)))
     classes = _build_class_table(figures.get("classes", {}))
     return build_page(
         run.path.name,
