@@ -257,9 +257,7 @@ def give_memory(outline: ModuleT) -> ModuleT:
 
 
 def init_weights(module: nn.Module, initializer_range: float) -> None:
-    """BERT's: normal weights, zero biases, unit norms (Devlin et al. 2018, code release); none on the meta device."""
-    if any(parameter.is_meta for parameter in module.parameters()):  # where torch takes milliseconds for each
-        return
+    """BERT's: normal weights, zero biases, unit norms (Devlin et al. 2018, code release)."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.normal_(part.weight, std=initializer_range)
