@@ -161,7 +161,7 @@ def test_a_fine_tuned_model_is_pushed_as_its_export_with_a_card(
     assert files["model.safetensors"] == (tmp_path / "runs/task/seed-0/model/model.safetensors").read_bytes()
 
 
-def test_a_model_for_similarity_is_pushed_as_the_folder_of_sentence_transformers_that_it_is(
+def test_a_model_for_similarity_is_pushed_as_its_export_to_sentence_transformers(
     hub: HubStandIn, encoder: Path, tmp_path: Path
 ) -> None:
     pairs = [("the cat sees a road", "a cat sees the road"), ("it rains", "every student likes it")] * 4
@@ -176,7 +176,7 @@ def test_a_model_for_similarity_is_pushed_as_the_folder_of_sentence_transformers
         push_to_hub=REPO,
     )
     files = hub.repositories[REPO]
-    assert files == read_files(finished.runs[0].model)
+    assert files == read_files(finished.runs[0].path.with_name("run-sentence-transformers"))
     assert {"modules.json", "1_Pooling/config.json"} <= files.keys()
     assert b"sentence-similarity" in files["README.md"]
 

@@ -9,14 +9,11 @@ from typing import Any
 from rich.console import Console
 
 from maskwright.errors import InputError, RunError
-from maskwright.export.card import CARD_FILE
 from maskwright.runs.adapt import Adapted
-from maskwright.runs.export import ExportOptions, export_model
+from maskwright.runs.export import HUGGING_FACE, SENTENCE_TRANSFORMERS, ExportOptions, export_model
 from maskwright.runs.finetune.finetune import FinishedTask
 from maskwright.runs.finetune.finetune import say as say_on
-from maskwright.runs.folder import RunFolder
 from maskwright.runs.texts import Say
-from maskwright.storage import write_text
 from maskwright.suggestions import name_option
 from maskwright.terminal import CleanConsole
 from maskwright.training.distributed.world import is_main_process
@@ -92,7 +89,7 @@ def push_adapted(adapted: Adapted, repo: str, private: bool, say: Say) -> None:
 
 
 def push_task(finished: FinishedTask, repo: str, private: bool, console: Console | None) -> None:
-    """The model of the first seed with a card: its export, or the folder itself where that is for others already."""
+    """The export of the first seed's model, with its card."""
     run, shown = finished.runs[0], console or CleanConsole()
     if not is_main_process():
         return
@@ -105,28 +102,9 @@ def push_task(finished: FinishedTask, repo: str, private: bool, console: Console
     if len(finished.runs) > 1:
         say(f"the model of {run.path.name} is pushed, the first of {len(finished.runs)}")
     try:
-        folder = _prepare_task(run, repo, finished, say)
+        has_head = finished.model.task_head.output is not None
+        target = HUGGING_FACE if has_head else SENTENCE_TRANSFORMERS
+        folder = export_model(str(run.path), ExportOptions(target, overwrite=True), say)
     except (InputError, RunError, OSError) as error:
         raise PushError(f"{run.model} is finished, but could not be prepared for the hub: {error}", finished) from error
     push_folder(folder, repo, private, say, finished)
-
-
-def _prepare_task(run: RunFolder, repo: str, finished: FinishedTask, say: Say) -> Path:
-    if finished.model.task_head.output is not None:
-        return export_model(str(run.path), ExportOptions(overwrite=True), say)
-    card = run.model / CARD_FILE
-    if not card.is_file():
-        write_text(card, _describe_similarity(repo, finished))
-    return run.model
-
-
-def _describe_similarity(repo: str, finished: FinishedTask) -> str:
-    scores = "\n".join(f"- {name}: {value:.4f}" for name, value in finished.scores.items() if value is not None)
-    return (
-        "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
-        "tags: [maskwright, sentence-transformers, sentence-similarity]\n---\n\n"
-        f"# {repo}\n\nAn encoder of texts to vectors whose cosines compare them. Made with Maskwright.\n\n"
-        "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
-        f"model = SentenceTransformer({repo!r})\n```\n\n"
-        f"Scores on held-out pairs:\n\n{scores}\n"
-    )
