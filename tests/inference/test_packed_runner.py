@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError, InputWarning, RunError
 from maskwright.inference import runner
-from maskwright.inference.layout import EncodedBatch, Reduction, RowShape, Sample, lay_out
+from maskwright.inference.layout import EncodedBatch, Reduction, RowShape, Sample, lay_out, lay_out_flat
 from maskwright.inference.runner import run_packed
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
@@ -215,3 +215,14 @@ def test_a_text_that_no_memory_holds_is_said() -> None:
     limit_tokens(encoder, 0)
     with pytest.raises(RunError, match=r"out of memory with a single text of 3 tokens .*use a smaller model"):
         list(run_packed(encoder, draw_samples((3,)), split, pad_token_id=0))
+
+
+def test_flat_rows_have_few_lengths_and_little_padding_behind_the_last_sample() -> None:
+    lengths = {}
+    for count in range(1, 2_049):
+        batch = lay_out_flat([Sample([5] * count)], pad_token_id=9).batch
+        lengths[count] = batch.input_ids.shape[1]
+        assert 0 <= lengths[count] - count < max(8, count / 16)
+        assert batch.input_ids[0, count:].tolist() == [9] * (lengths[count] - count)
+        assert batch.is_padding[0].tolist() == [False] * count + [True] * (lengths[count] - count)
+    assert len(set(lengths.values())) == 256 // 8 + 3 * 16

@@ -189,7 +189,7 @@ def run_windows(
         if is_flat:
             return lay_out_bounded(batch_samples, device)
         if is_cpu:
-            return lay_out_flat(batch_samples)
+            return lay_out_flat(batch_samples, pad_token_id)
         return send_samples(lay_out(batch_samples, row_shape or _GPU_ROWS, pad_token_id), device)
 
     def run_batch(batch_samples: Sequence[SampleT]) -> _Pending:
