@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -35,7 +34,14 @@ from maskwright.models.files.model_folder import find_task_architecture, read_co
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.token_detector import OTHERS_FILE, TokenDetector, as_electra
 from maskwright.ownership import owning
-from maskwright.runs.export_origin import ExportSource, copy_settings, read_origin, read_task_origin
+from maskwright.runs.export_origin import (
+    ExportSource,
+    choose_folder,
+    copy_settings,
+    find_source,
+    read_origin,
+    read_task_origin,
+)
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import load_model
 from maskwright.runs.sentence_export import (
@@ -67,8 +73,6 @@ MARKER_FILE = "maskwright_export.json"
 """Marks a folder as an export, with its measurements; only such a folder is ever replaced."""
 _MOST_TEXTS = 2_000
 """The number of texts to compare on; the rest of a large corpus is not read."""
-_CHECKPOINT_DEPTH = 3
-"""A checkpoint's model is RUN/checkpoints/step-N/model."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,8 @@ _Write = Callable[[Path, str, Sequence[str], Say], dict[str, Any]]
 
 def export_model(name: str, options: ExportOptions, say: Say) -> Path:
     """Export a model and return the folder, which appears only when it is complete and verified."""
-    source = _find_source(resolve_folder(name))
-    folder = options.out or _choose_folder(name, source, options.target)
+    source = find_source(resolve_folder(name))
+    folder = options.out or choose_folder(name, source, options.target)
     with owning(folder, say=say):
         _write_export(name, source, folder, options, say)
     return folder
@@ -161,7 +165,7 @@ def _opening_library(options: ExportOptions, say: Say) -> Iterator[Path | None]:
 def is_exported(run: RunFolder, target: str = HUGGING_FACE) -> bool:
     """Whether a run's export lies where `export_model` puts it."""
     name = str(run.path)
-    folder = _choose_folder(name, _find_source(resolve_folder(name)), target)
+    folder = choose_folder(name, find_source(resolve_folder(name)), target)
     restore_folder(folder)
     return (folder / MARKER_FILE).is_file()
 
@@ -311,28 +315,6 @@ def _write(
     write_text(folder / CARD_FILE, card)
     copy_settings(source.run, folder)
     return asdict(comparison)
-
-
-def _find_source(folder: Path) -> ExportSource:
-    folder = folder.resolve()
-    run = RunFolder(folder.parent)
-    if folder == run.model and run.is_run:
-        return ExportSource(folder, run)
-    if len(folder.parents) >= _CHECKPOINT_DEPTH:
-        run = RunFolder(folder.parents[_CHECKPOINT_DEPTH - 1])
-        if folder.parent.parent == run.checkpoints and run.is_run:
-            return ExportSource(folder, run, checkpoint=folder.parent.name)
-    return ExportSource(folder)
-
-
-def _choose_folder(name: str, source: ExportSource, target: str) -> Path:
-    """Beside the run or the model folder; a hub id's in the working folder."""
-    if not Path(name).is_dir():
-        return Path(f"{Path(name).name}-{target}")
-    origin = source.run.path if source.run is not None else source.folder
-    parts = [origin.name, source.checkpoint, target]
-    beside = origin.with_name("-".join(part for part in parts if part is not None))
-    return Path(os.path.relpath(beside))
 
 
 def _check_replaceable(folder: Path, overwrite: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from maskwright.runs.finetune.report import list_scores
 from maskwright.runs.folder import RunFolder
 from maskwright.tasks.config import load_task_config
 
+_CHECKPOINT_DEPTH = 3
+"""A checkpoint's model is RUN/checkpoints/step-N/model."""
+
 
 @dataclass(frozen=True)
 class ExportSource:
@@ -23,6 +27,29 @@ class ExportSource:
     folder: Path
     run: RunFolder | None = None
     checkpoint: str | None = None
+
+
+def find_source(folder: Path) -> ExportSource:
+    """What a model folder belongs to."""
+    folder = folder.resolve()
+    run = RunFolder(folder.parent)
+    if folder == run.model and run.is_run:
+        return ExportSource(folder, run)
+    if len(folder.parents) >= _CHECKPOINT_DEPTH:
+        run = RunFolder(folder.parents[_CHECKPOINT_DEPTH - 1])
+        if folder.parent.parent == run.checkpoints and run.is_run:
+            return ExportSource(folder, run, checkpoint=folder.parent.name)
+    return ExportSource(folder)
+
+
+def choose_folder(name: str, source: ExportSource, target: str) -> Path:
+    """Beside the run or the model folder; a hub id's in the working folder."""
+    if not Path(name).is_dir():
+        return Path(f"{Path(name).name}-{target}")
+    origin = source.run.path if source.run is not None else source.folder
+    parts = [origin.name, source.checkpoint, target]
+    beside = origin.with_name("-".join(part for part in parts if part is not None))
+    return Path(os.path.relpath(beside))
 
 
 def read_origin(source: ExportSource) -> Origin:
