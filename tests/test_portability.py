@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import os
 import subprocess
@@ -12,9 +13,13 @@ from typing import Any
 
 import pytest
 
+import maskwright
 from maskwright import machine
 
-PRETENDED = """
+POSIX = ("fcntl", "grp", "posix", "pty", "pwd", "resource", "termios", "tty")
+PRETENDED = f"""
+POSIX = {POSIX}
+""" + """
 import importlib, os, pkgutil, signal, sys, tempfile
 from pathlib import Path
 
@@ -25,7 +30,7 @@ for name in NAMES:  # what ours import of others is of this system
     importlib.import_module(name)
 for name in [name for name in sys.modules if name.partition(".")[0] == "maskwright"]:
     del sys.modules[name]
-for name in ("fcntl", "grp", "posix", "pty", "pwd", "resource", "termios", "tty"):
+for name in POSIX:
     sys.modules[name] = None
 for name in ("fork", "getuid", "geteuid", "killpg", "pwrite", "register_at_fork", "sched_getaffinity", "setsid",
              "sync", "sysconf", "uname", "O_NOFOLLOW", "O_NONBLOCK"):
@@ -55,6 +60,26 @@ print("imported", len(NAMES))
 """
 
 
+def test_what_only_posix_has_is_imported_under_a_guard_or_where_it_is_used() -> None:
+    """The quick half of the test below: no module of ours needs it to be imported."""
+    needed = {
+        f"{file.name}: {name}"
+        for file in Path(maskwright.__file__).parent.rglob("*.py")
+        for statement in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(statement, ast.Import | ast.ImportFrom)
+        for name in list_imported(statement)
+        if name in POSIX
+    }
+    assert needed == set()
+
+
+def list_imported(statement: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(statement, ast.ImportFrom):
+        return [str(statement.module)]
+    return [one.name for one in statement.names]
+
+
+@pytest.mark.slow
 def test_every_module_is_imported_without_what_only_posix_has(tmp_path: Path) -> None:
     """And a folder is owned and written, with the calls that Windows has."""
     done = subprocess.run([sys.executable, "-c", PRETENDED], capture_output=True, text=True, check=False, cwd=tmp_path)

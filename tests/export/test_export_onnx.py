@@ -181,6 +181,7 @@ def test_fp16_is_half_of_the_weights_and_answers_within_its_rounding(exported):
     assert bool(in_full) == isinstance(exported.model.encoder, ModernBERT)  # the frequencies of its rotary angles
 
 
+@pytest.mark.slow  # what stays in fp32 is tested above
 def test_rotary_angles_of_late_positions_are_not_rounded_to_fp16(tokenizer, tmp_path):
     torch.manual_seed(0)
     shape: dict[str, Any] = {**SHAPE, "max_position_embeddings": 2048, "num_hidden_layers": 1, "initializer_range": 0.2}

@@ -122,6 +122,7 @@ def exported_masks(tokenizer: Tokenizer, corpus_file: Path, tmp_path_factory: py
     return Exported(source, export_model(str(source), options, said.append), said)
 
 
+@pytest.mark.slow  # another model of the same graph
 def test_a_masked_language_model_gives_vectors_if_it_is_asked_to(exported_masks: Exported) -> None:
     names, (vectors,) = run(exported_masks.folder, TEXTS)
     assert names == ["last_hidden_state", "sentence_embedding"]

@@ -128,7 +128,8 @@ def test_a_killed_process_of_torchrun_is_named_by_the_other_at_default_settings(
     assert describe_difference(read_result(lab.folder / name), lab.expected, lab.tolerance) == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+@pytest.mark.slow  # the loss of the main process is found in the same way
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_process_is_named_and_one_process_goes_on(shared_lab: Lab, number: int) -> None:
     trial = lose_a_rank(shared_lab, f"lost{int(number)}", 1, number)
     assert trial.problem == ""

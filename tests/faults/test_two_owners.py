@@ -204,6 +204,7 @@ class TestOtherMachines:
             pass
 
 
+@pytest.mark.slow  # the same command is refused in this process below
 def test_a_second_train_is_refused_and_the_first_ends_as_if_alone(lab: Lab) -> None:
     first = lab.start("owned")
     while first.poll() is None and last_step(lab.folder / "owned") < 1:

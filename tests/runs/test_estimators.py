@@ -122,6 +122,7 @@ def test_equal_seeds_give_equal_models(folder: str, examples: tuple[list[str], l
     assert not np.array_equal(first.predict_proba(examples[0]), other.predict_proba(examples[0]))
 
 
+@pytest.mark.slow  # a search clones, sets and fits, as the tests above do
 def test_a_search_finds_the_better_of_two_settings(folder: str, examples: tuple[list[str], list[int]]) -> None:
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
 

@@ -100,6 +100,7 @@ _MOMENTS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
 
 
 _NEAR_ANOTHER = {
+    "after an evaluation",
     "after an evaluation's checkpoint",
     "after an epoch",
     "after the last line",

@@ -89,11 +89,11 @@ def test_a_repository_that_is_there_gets_a_new_commit_and_stays_as_public_as_it_
     ("refused", "status", "told"),
     [
         ("/api/repos/create", 401, "hf auth login"),
-        ("/api/repos/create", 403, "may not write there"),
+        pytest.param("/api/repos/create", 403, "may not write there", marks=pytest.mark.slow),
         ("/preupload/", 403, "may not write there"),
-        ("/api/repos/create", 500, "500"),
-        ("/info/lfs/objects/batch", 500, "500"),
-        ("/store/", 403, "may not write there"),
+        pytest.param("/api/repos/create", 500, "500", marks=pytest.mark.slow),
+        pytest.param("/info/lfs/objects/batch", 500, "500", marks=pytest.mark.slow),
+        pytest.param("/store/", 403, "may not write there", marks=pytest.mark.slow),
         ("/commit/", 500, "500"),
     ],
 )
@@ -112,6 +112,7 @@ def test_a_refused_push_keeps_the_export_and_says_how_to_go_on(
     assert not hub.repositories.get(REPO)
 
 
+@pytest.mark.slow  # the command that is named is seen in the test above
 def test_the_command_that_an_error_names_pushes_the_folder(
     hub: HubStandIn, run: Path, corpus_file: Path, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ def test_the_command_that_an_error_names_pushes_the_folder(
     assert hub.repositories[REPO] == read_files(run.with_name("tiny-hf"))
 
 
+@pytest.mark.slow  # the library tries again for seconds; refusals are tested above
 def test_a_hub_that_does_not_answer_keeps_the_work_of_a_fine_tuning(
     command: Command, hub: HubStandIn, finetuning: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,7 +127,7 @@ def test_nothing_but_the_factors_and_the_head_is_trained(
 
 
 @pytest.mark.usefixtures("peft")
-@pytest.mark.parametrize("family", ["bert", "deberta-v2"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("deberta-v2", marks=pytest.mark.slow)])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     lab: Lab, tmp_path: Path, write_encoder: WriteEncoder, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:

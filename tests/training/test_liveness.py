@@ -22,6 +22,11 @@ _LIMIT_S = 60.0
 """As by default: no test here waits for it."""
 
 
+@pytest.fixture(autouse=True)
+def _the_others_are_looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+
+
 @pytest.fixture
 def store() -> PrefixStore:
     return PrefixStore("liveness", HashStore())
