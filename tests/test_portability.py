@@ -17,9 +17,11 @@ import maskwright
 from maskwright import machine
 
 POSIX = ("fcntl", "grp", "posix", "pty", "pwd", "resource", "termios", "tty")
-PRETENDED = f"""
+PRETENDED = (
+    f"""
 POSIX = {POSIX}
-""" + """
+"""
+    + """
 import importlib, os, pkgutil, signal, sys, tempfile
 from pathlib import Path
 
@@ -58,6 +60,7 @@ with tempfile.TemporaryDirectory() as place:
     assert sorted(path.name for path in Path(place).iterdir()) == ["run", "text.txt"]
 print("imported", len(NAMES))
 """
+)
 
 
 def test_what_only_posix_has_is_imported_under_a_guard_or_where_it_is_used() -> None:

@@ -107,6 +107,8 @@ class DocumentBounds:
 
     starts: Tensor
     """(N + 1,) int32: the first token of each document, and the end of the last."""
+    numbers: Tensor
+    """(T,) the number of each token's document, from 1."""
     longest: Tensor
     """() int32 on the CPU: tokens of the longest; as a tensor it is no part of what is compiled."""
 
@@ -129,7 +131,8 @@ class FlatBatch(PackedBatch):
         """The batch with a function applied to its tensors; the length of the longest document stays on the CPU."""
         given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "bounds"}
         mapped: dict[str, Any] = {name: function(value) for name, value in given.items() if value is not None}
-        return replace(self, **mapped, bounds=replace(self.bounds, starts=function(self.bounds.starts)))
+        bounds = replace(self.bounds, starts=function(self.bounds.starts), numbers=function(self.bounds.numbers))
+        return replace(self, **mapped, bounds=bounds)
 
 
 BatchType = TypeVar("BatchType", bound=PackedBatch)

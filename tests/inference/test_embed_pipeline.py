@@ -237,6 +237,7 @@ def test_the_settings_of_a_sentence_folder_are_in_its_small_files(bert_folder: P
 def test_answers_come_before_the_last_text_is_read(bert_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "WINDOW_SAMPLES", 30)
     monkeypatch.setattr("maskwright.inference.pipeline._CHUNK_ITEMS", 20)
+    monkeypatch.setattr("maskwright.inference.pipeline._FIRST_ITEMS", 20)
     numbers = count()
     texts = (f"the cat {number}" for number in numbers)
     answers = pipeline("embed", bert_folder, device="cpu").stream(texts)

@@ -37,9 +37,10 @@ NUM_TERMS = count_terms(num_layers=2, width=32, length=64)
 
 
 def attend_one_by_one(
-    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: Tensor, half_window: int
+    query: Tensor, key: Tensor, value: Tensor, numbers: Tensor, starts: Tensor, longest: Tensor, half_window: int
 ) -> Tensor:
     bounds = starts.tolist()
+    assert torch.equal(numbers, torch.repeat_interleave(torch.arange(len(starts) - 1) + 1, starts.diff()))
     assert max(stop - start for start, stop in pairwise(bounds)) == int(longest)
     parts = []
     for start, stop in pairwise(bounds):
@@ -194,7 +195,8 @@ def run_flat(encoder: Any, samples: list[Sample]) -> Tensor:
 def test_compiled_code_finds_attention_where_it_looks_for_it(flat_rows: list[int]) -> None:
     """Some families hand queries over that are contiguous in another order of axes."""
     features = torch.randn(4, 5, 8).transpose(0, 1)
-    bounds = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor(3, dtype=torch.int32)
+    starts, longest = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor(3, dtype=torch.int32)
+    bounds = torch.tensor([1, 1, 2, 2, 2]), starts, longest
     attend = documents._attend_opaquely
     assert not documents._attend(features, features, features, *bounds, -1).is_contiguous()
     torch.library.opcheck(attend, (features, features, features, *bounds, -1), test_utils="test_faketensor")

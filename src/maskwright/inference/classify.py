@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from tokenizers import Encoding
 
 from maskwright.errors import InputError
 from maskwright.inference.layout import EncodedBatch, Reduction, Sample, list_rows
@@ -54,8 +55,13 @@ class Classify(TaskKind[TextOrPair, ClassScore | list[ClassScore]]):
     def num_labels(self) -> int:
         return len(self._labels)
 
-    def prepare(self, items: Sequence[TextOrPair], name: Name) -> list[Prepared]:
-        return [Prepared(samples) for samples in self._cutter.cut(items, name)]
+    def tokenize(self, items: Sequence[TextOrPair]) -> list[Encoding]:
+        return self._cutter.tokenize(items)
+
+    def prepare(
+        self, items: Sequence[TextOrPair], name: Name, tokenized: Sequence[Encoding] | None = None
+    ) -> list[Prepared]:
+        return [Prepared(samples) for samples in self._cutter.cut(items, name, tokenized=tokenized)]
 
     def reduce(self, batch: EncodedBatch[Sample]) -> Reduction:
         """(C,) of each sample."""

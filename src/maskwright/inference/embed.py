@@ -11,6 +11,7 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Encoding
 from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
@@ -94,10 +95,20 @@ class Embed(Kind[str, Floats]):
         self.pad_token_id = tokenizer.pad_token_id
         self._causal = causal
         self._size = choose_max_length(encoder, self.settings.max_length) - NUM_SPECIALS
+        self._ends = tokenizer.cls_token_id, tokenizer.sep_token_id
 
-    def prepare(self, items: Sequence[str], name: Name) -> list[PreparedText]:
-        texts = [self._complete(text) for text in items] if self.settings.prompt or self.settings.lowercases else items
-        return [self._cut(ids) for ids in encode_texts(self.tokenizer, self.encoder, texts, name)]
+    def tokenize(self, items: Sequence[str]) -> list[Encoding]:
+        return self.tokenizer.encode_without_spans(self._complete_all(items))
+
+    def prepare(
+        self, items: Sequence[str], name: Name, tokenized: Sequence[Encoding] | None = None
+    ) -> list[PreparedText]:
+        rows = encode_texts(self.tokenizer, self.encoder, self._complete_all(items), name, tokenized)
+        return [self._cut(ids) for ids in rows]
+
+    def _complete_all(self, texts: Sequence[str]) -> Sequence[str]:
+        is_changed = self.settings.prompt or self.settings.lowercases
+        return [self._complete(text) for text in texts] if is_changed else texts
 
     def prepare_ids(self, rows: Sequence[Sequence[int]]) -> list[PreparedText]:
         """Texts that are tokenized already; special tokens may stand around them."""
@@ -112,7 +123,9 @@ class Embed(Kind[str, Floats]):
         return text.lower() if self.settings.lowercases else text
 
     def _cut(self, ids: list[int]) -> PreparedText:
-        cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        cls, sep = self._ends
+        if len(ids) <= self._size:
+            return PreparedText([Sample([cls, *ids, sep])], [(0, len(ids))])
         windows = find_windows(len(ids), self._size)
         return PreparedText([Sample([cls, *ids[start:stop], sep]) for start, stop in windows], windows)
 
@@ -177,7 +190,7 @@ class Similarity(Kind[Pair, dict[str, float]]):
         self.tokenizer = embed.tokenizer
         self.pad_token_id = embed.pad_token_id
 
-    def prepare(self, items: Sequence[Pair], name: Name) -> list[PreparedPair]:
+    def prepare(self, items: Sequence[Pair], name: Name, tokenized: Any = None) -> list[PreparedPair]:
         def name_text(place: int) -> str:
             return f"the {'second' if place % 2 else 'first'} text of {name(place // 2)}"
 

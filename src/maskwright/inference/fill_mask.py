@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+from tokenizers import Encoding
 from torch import Tensor
 
 from maskwright.batch import PackedBatch
@@ -160,9 +161,12 @@ class FillMask(Kind[str, Candidates | list[Candidates]]):
     def module(self) -> MaskedLanguageModel:
         return self.model
 
-    def prepare(self, items: Sequence[str], name: Name) -> list[Prepared]:
+    def tokenize(self, items: Sequence[str]) -> list[Encoding]:
+        return self.tokenizer.encode_without_spans([self.tokenizer.unify_masks(text) for text in items])
+
+    def prepare(self, items: Sequence[str], name: Name, tokenized: Sequence[Encoding] | None = None) -> list[Prepared]:
         texts = [self.tokenizer.unify_masks(text) for text in items]
-        rows = encode_texts(self.tokenizer, self.encoder, texts, name)
+        rows = encode_texts(self.tokenizer, self.encoder, texts, name, tokenized)
         return [
             self._prepare(ids, f"{name(place)} ({quote(text)})")
             for place, (ids, text) in enumerate(zip(rows, items, strict=True))

@@ -182,8 +182,8 @@ def lay_out_bounded(samples: Sequence[Sample], device: torch.device) -> PackedSa
     starts[1:] = ends
     table = np.stack([ids, numbers + 1, positions, *([] if types is None else [types])])
     longest = torch.tensor(int(lengths.max()), dtype=torch.int32)
-    bounds = DocumentBounds(send(torch.from_numpy(starts), device), longest)
     input_ids, document_ids, places, *segments = send(torch.from_numpy(table), device)[:, None]
+    bounds = DocumentBounds(send(torch.from_numpy(starts), device), document_ids[0], longest)
     return PackedSamples(
         FlatBatch(input_ids, document_ids, places, document_ids, *segments, bounds=bounds),
         places=_NOWHERE,

@@ -73,8 +73,13 @@ class FindEntities(TaskKind[str, list[EntityRecord]]):
     def example(self) -> dict[str, Any]:
         return self.describe_answer([self._grouper.example])
 
-    def prepare(self, items: Sequence[str], name: Name) -> list[PreparedPieces]:
-        return [self._cut(pieces) for pieces in encode_pieces(self.tokenizer, self.encoder, items, name)]
+    def tokenize(self, items: Sequence[str]) -> list[Encoding]:
+        return self.tokenizer.encode_spans(items)
+
+    def prepare(
+        self, items: Sequence[str], name: Name, tokenized: Sequence[Encoding] | None = None
+    ) -> list[PreparedPieces]:
+        return [self._cut(pieces) for pieces in encode_pieces(self.tokenizer, self.encoder, items, name, tokenized)]
 
     def _cut(self, pieces: TextPieces) -> PreparedPieces:
         cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
@@ -280,10 +285,16 @@ class TextPieces:
         return start < stop
 
 
-def encode_pieces(tokenizer: Tokenizer, encoder: nn.Module, texts: Sequence[str], name: Name) -> list[TextPieces]:
+def encode_pieces(
+    tokenizer: Tokenizer,
+    encoder: nn.Module,
+    texts: Sequence[str],
+    name: Name,
+    tokenized: Sequence[Encoding] | None = None,
+) -> list[TextPieces]:
     refuse_empty(texts, name)
     prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
-    encodings = tokenizer.encode_spans(texts)
+    encodings = tokenizer.encode_spans(texts) if tokenized is None else tokenized
     pieces = [
         TextPieces(text, encoding, prefix, tokenizer.unk_token_id)
         for text, encoding in zip(texts, encodings, strict=True)

@@ -10,8 +10,9 @@ import gc
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic
 
@@ -43,7 +44,8 @@ from maskwright.inference.zero_shot import ZeroShot
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.training.compute.device import choose_device
 
-_CHUNK_ITEMS = 1_000
+_FIRST_ITEMS = 1_000
+_CHUNK_ITEMS = 4_000
 _CHUNK_CHARS = 1_000_000
 """Inputs tokenized at a time."""
 _ANSWERS_AT_ONCE = 256
@@ -153,18 +155,34 @@ class Pipeline(Generic[Item, Answer]):
     def _samples(
         self, items: Iterable[Item], waiting: deque[tuple[Item, Prepared]], must_answer: bool, num_before: int
     ) -> Iterator[Sample]:
-        for num_done, chunk in _cut_chunks(items):
-            asked = [place for place, item in enumerate(chunk) if must_answer or has_text(item)]
-            name = self._name(num_before + num_done, asked)
-            found = self.kind.prepare([chunk[place] for place in asked], name) if asked else []
-            prepared = [_NOTHING] * len(chunk)
-            for place, one in zip(asked, found, strict=True):
-                prepared[place] = one
-            for item, one in zip(chunk, prepared, strict=True):
+        for chunk, tokenized in self._tokenize(_cut_chunks(items, must_answer)):
+            name = self._name(num_before + chunk.num_before, chunk.places)
+            found = iter(self.kind.prepare(chunk.asked, name, tokenized) if chunk.places else ())
+            answered = set(chunk.places)
+            for place, item in enumerate(chunk.items):
+                one = next(found) if place in answered else _NOTHING
                 if must_answer and not one.samples:
                     raise InputError(one.problem)
                 waiting.append((item, one))
                 yield from one.samples
+
+    def _tokenize(self, chunks: Iterator[_Chunk]) -> Iterator[tuple[_Chunk, Any]]:
+        """For a GPU each chunk's texts in a thread, while the one before is prepared and computed.
+
+        It is the library's work alone, which hardly takes Python's lock: launching would wait for that again and again.
+        """
+        if next(self.kind.encoder.parameters()).device.type != "cuda":
+            yield from ((chunk, None) for chunk in chunks)
+            return
+        with ThreadPoolExecutor(1) as thread:
+            before: tuple[_Chunk, Future[Any]] | None = None
+            for chunk in chunks:
+                begun = thread.submit(self.kind.tokenize, chunk.asked)
+                if before is not None:
+                    yield before[0], before[1].result()
+                before = chunk, begun
+            if before is not None:
+                yield before[0], before[1].result()
 
     def _name(self, num_before: int, places: Sequence[int]) -> Name:
         return lambda number: f"{self.kind.item_name} {num_before + places[number] + 1:,}"
@@ -192,18 +210,32 @@ def _take_done(waiting: deque[tuple[Item, Prepared]], results: deque[Any]) -> li
     return done
 
 
-def _cut_chunks(items: Iterable[Item]) -> Iterator[tuple[int, list[Item]]]:
-    """Inputs in lists that fit the memory, each with the number of inputs before it."""
-    chunk: list[Item] = []
-    num_before = num_chars = 0
+@dataclass
+class _Chunk:
+    """Inputs that are tokenized together."""
+
+    num_before: int
+    items: list[Any] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    """Of those that are asked of the kind: the others have no text."""
+    asked: list[Any] = field(default_factory=list)
+
+
+def _cut_chunks(items: Iterable[Any], must_answer: bool) -> Iterator[_Chunk]:
+    """Few at first, so that computing begins soon; as many as fit the memory later."""
+    chunk, num_chars = _Chunk(0), 0
     for item in items:
-        chunk.append(item)
-        num_chars += _count_chars(item)
-        if len(chunk) >= _CHUNK_ITEMS or num_chars >= _CHUNK_CHARS:
-            yield num_before, chunk
-            num_before, num_chars, chunk = num_before + len(chunk), 0, []
-    if chunk:
-        yield num_before, chunk
+        if must_answer or has_text(item):
+            chunk.places.append(len(chunk.items))
+            chunk.asked.append(item)
+            num_chars += _count_chars(item)
+        chunk.items.append(item)
+        most = min(max(_FIRST_ITEMS, chunk.num_before), _CHUNK_ITEMS)
+        if len(chunk.items) >= most or num_chars >= _CHUNK_CHARS:
+            yield chunk
+            chunk, num_chars = _Chunk(chunk.num_before + len(chunk.items)), 0
+    if chunk.items:
+        yield chunk
 
 
 def has_text(item: Any) -> bool:

@@ -98,7 +98,7 @@ class AnswerQuestions(TaskKind[Asked, Reply]):
             max_question_length,
         )
 
-    def prepare(self, items: Sequence[Asked], name: Name) -> list[PreparedQuestion]:
+    def prepare(self, items: Sequence[Asked], name: Name, tokenized: Any = None) -> list[PreparedQuestion]:
         questions = encode_texts(self.tokenizer, self.encoder, [question for question, _ in items], name)
         for place, (_, text) in enumerate(items):
             if not text.strip():

@@ -83,8 +83,12 @@ class Kind(ABC, Generic[Item, Answer]):
     def example(self) -> dict[str, Any]:
         """What `describe_answer` gives, with everything in it: the columns of a file, also where answers are empty."""
 
+    def tokenize(self, items: Sequence[Item]) -> Any:
+        """What `prepare` takes as `tokenized`: work without Python's lock, which another thread can do ahead of it."""
+        return None
+
     @abstractmethod
-    def prepare(self, items: Sequence[Item], name: Name) -> Sequence[Prepared]:
+    def prepare(self, items: Sequence[Item], name: Name, tokenized: Any = None) -> Sequence[Prepared]:
         """The samples of some inputs; `name` says how an error calls the input at a place of `items`."""
 
     @abstractmethod

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Encoding
 from torch import nn
 
 from maskwright.data.pairs import NUM_PAIR_SPECIALS
@@ -35,10 +36,16 @@ _OVERLAP_SHARE = 4
 """Windows share a quarter of their tokens with the next, so that each token is seen with its neighbours."""
 
 
-def encode_texts(tokenizer: Tokenizer, encoder: nn.Module, texts: Sequence[str], name: Name) -> list[list[int]]:
-    """Ids of the texts, without special tokens around them."""
+def encode_texts(
+    tokenizer: Tokenizer,
+    encoder: nn.Module,
+    texts: Sequence[str],
+    name: Name,
+    tokenized: Sequence[Encoding] | None = None,
+) -> list[list[int]]:
+    """Ids of the texts, without special tokens around them; they may be tokenized already."""
     refuse_empty(texts, name)
-    rows = tokenizer.encode_batch(texts)
+    rows = tokenizer.encode_batch(texts) if tokenized is None else [one.ids for one in tokenized]
     embedding = find_input_embedding(encoder)
     if embedding is not None and tokenizer.vocab_size > embedding.num_embeddings:
         refuse_unknown(rows, encoder)
@@ -114,17 +121,25 @@ class SampleCutter:
         self._max_length = choose_max_length(encoder, max_length)
         self._between = find_tokens_between(tokenizer)
 
-    def cut(self, items: Sequence[TextOrPair], name: Name, of_pair: Pair = _OF_PAIR) -> list[list[Sample]]:
+    def tokenize(self, items: Sequence[TextOrPair]) -> list[Encoding]:
+        return self._tokenizer.encode_without_spans(_list_texts(items))
+
+    def cut(
+        self,
+        items: Sequence[TextOrPair],
+        name: Name,
+        of_pair: Pair = _OF_PAIR,
+        tokenized: Sequence[Encoding] | None = None,
+    ) -> list[list[Sample]]:
         """The samples of each text or pair; `of_pair` is what an error puts before the name of a pair."""
         owners = [(place, part) for place, item in enumerate(items) for part in range(_count_texts(item))]
-        texts = [text for item in items for text in ([item] if isinstance(item, str) else item)]
 
         def name_text(number: int) -> str:
             place, part = owners[number]
             is_pair = _count_texts(items[place]) > 1
             return f"{of_pair[part] if is_pair else ''}{name(place)}"
 
-        rows = iter(encode_texts(self._tokenizer, self._encoder, texts, name_text))
+        rows = iter(encode_texts(self._tokenizer, self._encoder, _list_texts(items), name_text, tokenized))
         return [
             self._cut_text(next(rows)) if isinstance(item, str) else self._cut_pair(next(rows), next(rows))
             for item in items
@@ -157,6 +172,10 @@ class SampleCutter:
         cls, sep = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
         beginning, end = [cls, *first, sep], [*self._between, *second, sep]
         return Sample([*beginning, *end], [0] * len(beginning) + [1] * len(end))
+
+
+def _list_texts(items: Sequence[TextOrPair]) -> list[str]:
+    return [text for item in items for text in ([item] if isinstance(item, str) else item)]
 
 
 def _count_texts(item: TextOrPair) -> int:

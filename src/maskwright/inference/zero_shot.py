@@ -65,7 +65,7 @@ class ZeroShot(TaskKind[str, dict[str, Any]]):
         self._entailment = find_entailment(model)
         self._cutter = SampleCutter(tokenizer, model.encoder, max_length)
 
-    def prepare(self, items: Sequence[str], name: Name) -> list[PreparedQuestions]:
+    def prepare(self, items: Sequence[str], name: Name, tokenized: Any = None) -> list[PreparedQuestions]:
         if not self.labels:
             raise InputError("there are no labels to choose from; give them as candidate_labels=['one', 'another']")
         num_labels = len(self.labels)

@@ -22,6 +22,7 @@ from maskwright.models.layers import (
     NormalizationType,
     ResidualInit,
     StochasticDepth,
+    add_and_normalize,
     build_activation,
     build_norm,
 )
@@ -96,9 +97,9 @@ class BertLayer(nn.Module):
 
     def forward(self, hidden: Tensor, attention_mask: AttentionMask) -> Tensor:
         attended = self.dropout(self.attention(hidden, attention_mask))
-        hidden = self.attention_norm(hidden + self.stochastic_depth(attended))
+        hidden = add_and_normalize(self.attention_norm, hidden, self.stochastic_depth(attended))
         transformed = self.dropout(self.down(self.activation(self.up(hidden))))
-        return self.feed_forward_norm(hidden + self.stochastic_depth(transformed))
+        return add_and_normalize(self.feed_forward_norm, hidden, self.stochastic_depth(transformed))
 
 
 BERT_FAMILY = Family(

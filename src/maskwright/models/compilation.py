@@ -113,7 +113,7 @@ def _list_dynamic(part: Any) -> list[tuple[Tensor, int]]:
     """Tensors beside the hidden states whose sizes change with the row: bounds of documents, and rotations."""
     bounds = getattr(part, "bounds", None)
     if bounds is not None:
-        return [(bounds.starts, 0)]
+        return [(bounds.starts, 0), (bounds.numbers, 0)]
     angles = (getattr(part, name, None) for name in ("cosines", "sines"))
     return [(one, one.ndim - 2) for one in angles if one is not None]
 

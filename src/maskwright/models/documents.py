@@ -1,8 +1,8 @@
 """Attention among documents that follow each other in one row, for inference: no mask and no padding.
 
-On a CPU documents of one length that are neighbours are computed together. On a GPU FlashAttention takes all of a
-flat row with their bounds, and nothing waits for the device. H attention heads, T tokens of the row, K head size,
-N documents of a group, L their length.
+On a CPU documents of one length that are neighbours are computed together. On a GPU FlashAttention, or a kernel of ours
+for short documents, takes all of a flat row with their bounds, and nothing waits for the device. H attention heads,
+T tokens of the row, K head size, N documents of a group, L their length.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskwright.batch import DocumentBounds
+from maskwright.models.kernels.availability import runs_kernels
 
 _FLAT_DTYPES = (torch.bfloat16, torch.float16)
 _HEAD_MULTIPLE = 8
 _LARGEST_HEAD = 256
+_SHORT_DOCUMENT = 64
+"""Where documents have so many tokens or fewer on average, our own kernel is faster than FlashAttention."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,8 @@ class FlatAttention:
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """(1, H, T, K) of the same"""
         window = -1 if self.half_window is None else self.half_window
-        starts, longest = self.bounds.starts, self.bounds.longest
-        attended = attend_documents(_flatten(query), _flatten(key), _flatten(value), starts, longest, window)
+        heads = (_flatten(query), _flatten(key), _flatten(value))
+        attended = attend_documents(*heads, self.bounds.numbers, self.bounds.starts, self.bounds.longest, window)
         return attended.transpose(0, 1)[None]
 
 
@@ -145,19 +148,33 @@ def _flatten(features: Tensor) -> Tensor:
 
 
 def attend_documents(
-    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: Tensor, half_window: int
+    query: Tensor, key: Tensor, value: Tensor, numbers: Tensor, starts: Tensor, longest: Tensor, half_window: int
 ) -> Tensor:
     """(T, H, K) of the same"""
     if torch.compiler.is_compiling():
-        attended: Tensor = _attend_opaquely(query, key, value, starts, longest, half_window)
+        attended: Tensor = _attend_opaquely(query, key, value, numbers, starts, longest, half_window)
         return attended
-    return _attend(query, key, value, starts, longest, half_window)
+    return _attend(query, key, value, numbers, starts, longest, half_window)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: Tensor, half_window: int) -> Tensor:
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, numbers: Tensor, starts: Tensor, longest: Tensor, half_window: int
+) -> Tensor:
     most = int(longest)
+    has_window = 0 <= half_window < most - 1
+    num_documents = len(starts) - 1
+    if len(query) <= _SHORT_DOCUMENT * num_documents and not has_window and runs_kernels(query.device):
+        from maskwright.models.kernels.short_documents import attend_short_documents
+
+        return attend_short_documents(query, key, value, numbers, starts)
+    return attend_with_flash(query, key, value, starts, most, half_window if has_window else None)
+
+
+def attend_with_flash(
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, most: int, half_window: int | None
+) -> Tensor:
     window: dict[str, Any] = {}
-    if 0 <= half_window < most - 1:
+    if half_window is not None:
         window = {"window_size_left": half_window, "window_size_right": half_window}
     output: Tensor = torch.ops.aten._flash_attention_forward(
         query, key, value, starts, starts, most, most, 0.0, False, False, **window
@@ -167,17 +184,19 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: 
 
 @torch.library.custom_op("maskwright::attend_documents", mutates_args=())
 def _attend_opaquely(
-    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: Tensor, half_window: int
+    query: Tensor, key: Tensor, value: Tensor, numbers: Tensor, starts: Tensor, longest: Tensor, half_window: int
 ) -> Tensor:
     """The same for compiled layers, which are compiled once whatever the lengths are.
 
     The kernel's result lies in memory as the query does; compiled code counts on what the stand-in below says.
     """
-    return _attend(query, key, value, starts, longest, half_window).contiguous()
+    return _attend(query, key, value, numbers, starts, longest, half_window).contiguous()
 
 
 @_attend_opaquely.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: Tensor, half_window: int) -> Tensor:
+def _(
+    query: Tensor, key: Tensor, value: Tensor, numbers: Tensor, starts: Tensor, longest: Tensor, half_window: int
+) -> Tensor:
     return query.new_empty(query.shape)
 
 
@@ -193,7 +212,7 @@ def _has_kernel(device: torch.device, dtype: torch.dtype, head_size: int) -> boo
     features = torch.randn(3, 1, head_size, device=device).to(dtype)
     starts = torch.tensor([0, 1, 3], dtype=torch.int32, device=device)
     try:
-        attended = _attend(features, features, features, starts, torch.tensor(2, dtype=torch.int32), -1)
+        attended = attend_with_flash(features, features, features, starts, 2, None)
     except (RuntimeError, TypeError, AttributeError):  # an older GPU, or a torch built without the kernel
         return False
     return attended.shape == features.shape and torch.equal(attended[0], features[0])

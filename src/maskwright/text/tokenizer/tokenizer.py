@@ -174,11 +174,14 @@ class Tokenizer:
         """Ids of many texts, without special tokens around them."""
         if isinstance(texts, str):
             raise InputError("texts is one text; give a list of texts, or the one to encode")
-        ids: list[list[int]] = []
-        for chunk in group_texts(texts, CHUNK_CHARS):
-            with refusing_text(chunk):
-                ids += [encoding.ids for encoding in self.backend.encode_batch_fast(chunk, add_special_tokens=False)]
-        return ids
+        return [
+            encoding.ids for chunk in group_texts(texts, CHUNK_CHARS) for encoding in self.encode_without_spans(chunk)
+        ]
+
+    def encode_without_spans(self, texts: Sequence[str]) -> list[Encoding]:
+        """Tokens of texts, without special tokens around them; it hardly takes Python's lock."""
+        with refusing_text(texts):
+            return self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
 
     def encode_spans(self, texts: Sequence[str]) -> list[Encoding]:
         """Tokens of texts with their places, without special tokens around them."""
