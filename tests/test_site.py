@@ -97,4 +97,6 @@ def test_the_site_is_built_without_a_warning_and_without_another_host(tmp_path: 
     assert [found for page in pages for found in loaded.findall(page.read_text("utf-8"))] == []
     styles = [sheet.read_text("utf-8") for sheet in tmp_path.rglob("*.css")]
     assert [found for style in styles for found in re.findall(r"(?:@import|url\()\s*[\"']?https?:", style)] == []
-    assert "adapt(" in (tmp_path / "reference/api/commands.html").read_text("utf-8")
+    functions = (tmp_path / "reference/api/commands.html").read_text("utf-8")
+    assert 'id="maskwright.runs.commands.adapt"' in functions
+    assert "Adapt an encoder to texts of a domain" in functions
