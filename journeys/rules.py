@@ -142,6 +142,7 @@ RULES = [
     Rule(r"benchmarks/learn", replace={"20x3 600x3": "{seconds}"}),
     # Packages beyond the core.
     Rule(r"--lora", packages=("peft",)),
+    Rule(r"\bbm25\b", packages=("bm25s",)),
     Rule(r"--to onnx", packages=("onnx", "onnxruntime", "onnxscript")),
     Rule(r"--to sentence-transformers", packages=("transformers",)),
     Rule(r"prepare wiki", packages=("mwparserfromhell",)),
