@@ -180,7 +180,7 @@ def lay_out_bounded(samples: Sequence[Sample], device: torch.device) -> PackedSa
     num_documents, ends = len(lengths), np.cumsum(lengths)
     ids, types = _join_ids(samples)
     num_tokens = len(ids)
-    parts = [ids, *([] if types is None else [types]), [0], ends]
+    parts = [ids, *([] if types is None else [types]), np.zeros(1, np.int64), ends]
     sent = send(torch.from_numpy(np.concatenate(parts, dtype=np.int32)), device)
     *rows, starts = sent.split([num_tokens] * (len(parts) - 2) + [num_documents + 1])
     starts = starts.clone()  # kernels expect its first byte at a multiple of 16
