@@ -77,7 +77,7 @@ class EmbeddingSettings:
         )
 
 
-@dataclass
+@dataclass(slots=True)
 class PreparedText(Prepared):
     windows: Sequence[tuple[int, int]]
     """The tokens of each sample, counted in the text without special tokens."""
@@ -134,7 +134,7 @@ class Embed(Kind[str, Floats]):
     def _cut(self, ids: list[int]) -> PreparedText:
         cls, sep = self._ends
         if len(ids) <= self._size:
-            return PreparedText([Sample([cls, *ids, sep])], [(0, len(ids))])
+            return PreparedText((Sample([cls, *ids, sep]),), ((0, len(ids)),))
         windows = find_windows(len(ids), self._size)
         return PreparedText([Sample([cls, *ids[start:stop], sep]) for start, stop in windows], windows)
 
