@@ -2,12 +2,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Everything the checks need; the other extras are installed by those who use them.
-EXTRAS := dev,eval,track,wiki,export,hf,lora,serve,browser
+EXTRAS := dev,eval,retrieval,track,wiki,export,hf,lora,serve,browser,docs,notebook
 
 # Those that need neither a GPU nor files of yours.
 BENCHES := data_prepare data_loader masking train_step finetune inference minimal_pairs ablations processes checkpoint_stall faults
 
-.PHONY: setup train test test-all lint format typecheck imports bench journeys clients clean
+.PHONY: setup train test test-all lint format typecheck imports bench journeys clients docs clean
 
 setup: $(VENV)/.installed
 
@@ -52,8 +52,14 @@ journeys: setup
 clients: setup
 	$(BIN)/python -m clients $(CLIENTS)
 
+# The documentation site, in build/docs; nothing in it is loaded from another host.
+docs: setup
+	$(BIN)/python -m website
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open build/docs/index.html"
+
 bench: setup
 	for script in $(BENCHES); do $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build/pages build/docs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

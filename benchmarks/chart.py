@@ -1,4 +1,4 @@
-"""The chart of README.md: real tokens per second of recorded training steps, ours beside those of the peers.
+"""The chart of docs/benchmarks.md: real tokens per second of recorded training steps, ours beside those of the peers.
 
 Reads what `train_step.py --json` wrote; the machine of each group is named in its file.
 

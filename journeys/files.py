@@ -247,6 +247,7 @@ def write_files(material: Material, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_corpora(material, folder)
     write_tasks(material, folder)
+    write_collection(material, folder / "collection")
     write_probes(material, folder)
     write_tokenizers(material, folder)
     write_settings(folder)
@@ -304,6 +305,22 @@ def write_tasks(material: Material, folder: Path) -> None:
         (folder / name).write_text("\n".join(blocks), encoding="utf-8")
     for name, articles in split(material.articles, "train-v2.0.json", "dev-v2.0.json"):
         write_json(folder / name, {"version": "v2.0", "data": articles})
+
+
+def write_collection(material: Material, folder: Path) -> None:
+    """Paragraphs and the questions about them, in BEIR's layout."""
+    paragraphs = [one for article in material.articles for one in article["paragraphs"]]
+    asked = [(one["question"], number) for number, paragraph in enumerate(paragraphs) for one in paragraph["qas"]]
+    write_records(
+        folder / "corpus.jsonl",
+        [{"_id": f"d{number}", "title": "", "text": one["context"]} for number, one in enumerate(paragraphs)],
+    )
+    write_records(
+        folder / "queries.jsonl", [{"_id": f"q{number}", "text": text} for number, (text, _) in enumerate(asked)]
+    )
+    judged = [(f"q{number}", f"d{place}", 1) for number, (_, place) in enumerate(asked)]
+    for name, rows in split(judged, "train.tsv", "test.tsv"):
+        write_table(folder / "qrels" / name, ["query-id", "corpus-id", "score"], rows, "\t")
 
 
 def write_probes(material: Material, folder: Path) -> None:

@@ -62,6 +62,7 @@ RULES = [
     Rule(r"--install-completion", skip="writes to the start-up files of a shell"),
     Rule(r"^pip install", skip="installs packages"),
     Rule(r"^(make (test|journeys)|python -m journeys)", skip="the tests, or these journeys themselves"),
+    Rule(r"^make docs", skip="tests/test_site.py builds the site"),
     Rule(r"^(make|python -m) clients", skip="installs the programs of others"),
     Rule(r"--to web", skip="takes Transformers.js from npm; tests/serving/browser opens the page"),
     Rule(r"^python -m http.server", skip="serves until it is stopped"),
@@ -143,6 +144,7 @@ RULES = [
     Rule(r"benchmarks/learn", replace={"20x3 600x3": "{seconds}"}),
     # Packages beyond the core.
     Rule(r"--lora", packages=("peft",)),
+    Rule(r"\bbm25\b", packages=("bm25s",)),
     Rule(r"--to onnx", packages=("onnx", "onnxruntime", "onnxscript")),
     Rule(r"--to sentence-transformers", packages=("transformers",)),
     Rule(r"prepare wiki", packages=("mwparserfromhell",)),
@@ -224,6 +226,7 @@ MADE = {
     "runs/sst2": Made(FINETUNE_TEXTS),
     "runs/reviews": Made(FINETUNE_TEXTS, "runs/sst2"),
     "runs/squad": Made(FINETUNE_QA, "runs/bert-base-uncased-qa"),
+    "runs/clinical": Made("maskwright adapt bert-base-uncased --text notes.txt --out runs/clinical"),
     "runs/similar": Made(FINETUNE_SIMILARITY, "runs/mine-similarity"),
     "runs/snli": Made(FINETUNE_PAIRS, "runs/mine-pairs/seed-0"),
 }

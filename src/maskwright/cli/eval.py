@@ -13,13 +13,17 @@ from maskwright.terminal import echo
 
 def evaluate(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
-    suite: Annotated[str, typer.Argument(help="What to measure: mlm, pll, minimal-pairs, cloze, embeddings or glue.")],
+    model: Annotated[
+        str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id; retrieval: also bm25.")
+    ],
+    suite: Annotated[
+        str, typer.Argument(help="What to measure: mlm, pll, minimal-pairs, cloze, embeddings, retrieval or glue.")
+    ],
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Texts for mlm and pll; .jsonl for minimal-pairs and cloze; labelled files for embeddings; for glue"
-            " the folder of GLUE, then KEY=VALUE settings of the runs."
+            help="Texts for mlm and pll; .jsonl for minimal-pairs and cloze; labelled files for embeddings; a"
+            " folder in BEIR's layout for retrieval; for glue GLUE's folder, then KEY=VALUE settings of the runs."
         ),
     ],
     against: Annotated[
@@ -41,7 +45,12 @@ def evaluate(
     neighbors: Annotated[
         int | None, typer.Option(min=1, help="embeddings: number of neighbors (k-NN); unset: 10.")
     ] = None,
-    pooling: Annotated[str | None, typer.Option(help="embeddings: mean or cls; unset: the model's own.")] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="embeddings, retrieval: mean or cls; unset: the model's own.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="retrieval: the file of judgements in qrels; unset: test, or the only one.")
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="glue: runs per task, each with its own seed; unset: 3.")
     ] = None,
@@ -67,6 +76,9 @@ def evaluate(
 
     embeddings: correlation of cosines with the scores of pairs, and k-NN classification accuracy.
 
+    retrieval: nDCG, recall and reciprocal rank of exact search in a folder with corpus.jsonl, queries.jsonl and
+    qrels/*.tsv.
+
     glue: fine-tunes on each task with several seeds; finished runs are not repeated.
 
     Examples:
@@ -76,6 +88,8 @@ def evaluate(
         maskwright eval runs/mine minimal-pairs blimp/ --against runs/other --json
 
         maskwright eval runs/mine embeddings sts-dev.csv banking77.csv --against runs/other
+
+        maskwright eval runs/mine retrieval scifact/ --against bm25
 
         maskwright eval runs/mine glue glue_data/ --tasks CoLA,RTE --seeds 5
     """

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from typing import Any, Generic
 
 import torch
@@ -93,10 +94,11 @@ class Pipeline(Generic[Item, Answer]):
         if options:
             return self.with_options(options)(inputs, **named)
         items, is_single = self.kind.as_items(_join_named(inputs, named, self.kind))
-        answers = [
-            answer if answer is None or self._shape is None else self._shape(answer)
-            for _, answer in self.stream(items, must_answer=is_single)
-        ]
+        with pausing_gc():
+            answers = [
+                answer if answer is None or self._shape is None else self._shape(answer)
+                for _, answer in self.stream(items, must_answer=is_single)
+            ]
         if num_gaps := sum(answer is None for answer in answers):
             warnings.warn(f"{describe_gaps(self.kind, num_gaps, len(answers))} None", InputWarning, stacklevel=2)
         if not is_single or (self._lists_single and isinstance(inputs, str)):
@@ -125,7 +127,7 @@ class Pipeline(Generic[Item, Answer]):
         kind = self.kind
         windows = run_windows(
             kind.encoder,
-            self._samples(items, waiting, must_answer, num_before),
+            chain.from_iterable(self._samples(items, waiting, must_answer, num_before)),
             kind.reduce,
             pad_token_id=kind.pad_token_id,
             model=kind.module,
@@ -141,7 +143,7 @@ class Pipeline(Generic[Item, Answer]):
             results.extend(window)
             while done := _take_done(waiting, results):
                 asked = [(prepared, reduced) for _, prepared, reduced in done if reduced]
-                self.num_tokens += sum(len(sample.ids) for prepared, _ in asked for sample in prepared.samples)
+                self.num_tokens += sum([len(sample.ids) for prepared, _ in asked for sample in prepared.samples])
                 with pausing_gc():
                     answers = iter(kind.answer_all(asked))
                 for item, _, reduced in done:
@@ -154,17 +156,19 @@ class Pipeline(Generic[Item, Answer]):
 
     def _samples(
         self, items: Iterable[Item], waiting: deque[tuple[Item, Prepared]], must_answer: bool, num_before: int
-    ) -> Iterator[Sample]:
+    ) -> Iterator[list[Sample]]:
+        """Those of a chunk at a time."""
         for chunk, tokenized in self._tokenize(_cut_chunks(items, must_answer)):
             name = self._name(num_before + chunk.num_before, chunk.places)
-            found = iter(self.kind.prepare(chunk.asked, name, tokenized) if chunk.places else ())
-            answered = set(chunk.places)
-            for place, item in enumerate(chunk.items):
-                one = next(found) if place in answered else _NOTHING
-                if must_answer and not one.samples:
-                    raise InputError(one.problem)
-                waiting.append((item, one))
-                yield from one.samples
+            found = self.kind.prepare(chunk.asked, name, tokenized) if chunk.places else ()
+            if must_answer and (unanswered := next((one for one in found if not one.samples), None)):
+                raise InputError(unanswered.problem)
+            prepared: Sequence[Prepared] = found
+            if len(found) < len(chunk.items):
+                spread = dict(zip(chunk.places, found, strict=True))
+                prepared = [spread.get(place, _NOTHING) for place in range(len(chunk.items))]
+            waiting.extend(zip(chunk.items, prepared, strict=True))
+            yield [sample for one in found for sample in one.samples]
 
     def _tokenize(self, chunks: Iterator[_Chunk]) -> Iterator[tuple[_Chunk, Any]]:
         """For a GPU each chunk's texts in a thread, while the one before is prepared and computed.
@@ -204,38 +208,47 @@ def pausing_gc() -> Iterator[None]:
 def _take_done(waiting: deque[tuple[Item, Prepared]], results: deque[Any]) -> list[tuple[Item, Prepared, list[Any]]]:
     """Some of the inputs in front with the results of all their samples; without results where they have no samples."""
     done: list[tuple[Item, Prepared, list[Any]]] = []
-    while results and len(done) < _ANSWERS_AT_ONCE and len(waiting[0][1].samples) <= len(results):
-        item, prepared = waiting.popleft()
-        done.append((item, prepared, [results.popleft() for _ in prepared.samples]))
+    while results and len(done) < _ANSWERS_AT_ONCE:
+        item, prepared = waiting[0]
+        num_samples = len(prepared.samples)
+        if num_samples > len(results):
+            break
+        waiting.popleft()
+        reduced = [results.popleft()] if num_samples == 1 else [results.popleft() for _ in prepared.samples]
+        done.append((item, prepared, reduced))
     return done
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Chunk:
     """Inputs that are tokenized together."""
 
     num_before: int
-    items: list[Any] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    items: list[Any]
+    places: Sequence[int]
     """Of those that are asked of the kind: the others have no text."""
-    asked: list[Any] = field(default_factory=list)
+    asked: list[Any]
 
 
 def _cut_chunks(items: Iterable[Any], must_answer: bool) -> Iterator[_Chunk]:
     """Few at first, so that computing begins soon; as many as fit the memory later."""
-    chunk, num_chars = _Chunk(0), 0
-    for item in items:
-        if must_answer or has_text(item):
-            chunk.places.append(len(chunk.items))
-            chunk.asked.append(item)
-            num_chars += _count_chars(item)
-        chunk.items.append(item)
-        most = min(max(_FIRST_ITEMS, chunk.num_before), _CHUNK_ITEMS)
-        if len(chunk.items) >= most or num_chars >= _CHUNK_CHARS:
-            yield chunk
-            chunk, num_chars = _Chunk(chunk.num_before + len(chunk.items)), 0
-    if chunk.items:
-        yield chunk
+    unread, num_before = iter(items), 0
+    while chunk := _take_chunk(unread, min(max(_FIRST_ITEMS, num_before), _CHUNK_ITEMS)):
+        places = [place for place, item in enumerate(chunk) if must_answer or has_text(item)]
+        asked = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
+        yield _Chunk(num_before, chunk, places, asked)
+        num_before += len(chunk)
+
+
+def _take_chunk(unread: Iterator[Any], most: int) -> list[Any]:
+    chunk: list[Any] = []
+    num_chars = 0
+    for item in islice(unread, most):
+        chunk.append(item)
+        num_chars += _count_chars(item)
+        if num_chars >= _CHUNK_CHARS:
+            break
+    return chunk
 
 
 def has_text(item: Any) -> bool:
@@ -299,9 +312,9 @@ def pipeline(
     where that is clearly faster than fp32. `compile` is True, False or auto: layers are compiled, on a GPU in 16 bits,
     when many tokens have been read. A model in memory stays as it is, or is copied where one of the two is given.
     Options: `top_k` (fill-mask, classify, qa), `targets` (fill-mask); `pooling` (embed, similarity), `normalize`
-    (embed); `aggregation` (ner); `labels`, `hypothesis`, `multi_label` (zero-shot); `max_answer_length`,
-    `max_question_length`, `doc_stride`, `handle_impossible_answer` (qa); `max_length`. They may be given here or to a
-    call.
+    and `role` (embed; `query` or `document`, which some retrievers have a prompt for); `aggregation` (ner); `labels`,
+    `hypothesis`, `multi_label` (zero-shot); `max_answer_length`, `max_question_length`, `doc_stride`,
+    `handle_impossible_answer` (qa); `max_length`. They may be given here or to a call.
 
     Names of `transformers` do as well, with their defaults and the shape of their answers: `text-classification`,
     `sentiment-analysis`, `token-classification`, `question-answering`, `zero-shot-classification`,

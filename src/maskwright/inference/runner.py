@@ -49,7 +49,7 @@ WINDOW_TOKENS = 1 << 18
 """Samples sorted together, whose results wait for each other: this bounds the memory, however long the input."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Prepared:
     """An input as samples: one, or the windows of what is longer than the model; none where nothing can be answered."""
 
@@ -272,7 +272,9 @@ class _Launched:
 
 
 def _launch(window: Sequence[SampleT], most_tokens: int, halving: _Halving[SampleT], *, is_sorted: bool) -> _Launched:
-    batches = _sort_into_batches(window, most_tokens) if is_sorted else iter([list(range(len(window)))])
+    if not is_sorted:
+        return _Launched(len(window), [(range(len(window)), halving(window))])
+    batches = _sort_into_batches(window, most_tokens)
     return _Launched(len(window), [(numbers, halving([window[number] for number in numbers])) for numbers in batches])
 
 
@@ -322,7 +324,7 @@ def _cut_windows(
     for sample in samples:
         window.append(sample)
         num_tokens += len(sample.ids)
-        if len(window) >= WINDOW_SAMPLES or num_tokens >= most_tokens:
+        if num_tokens >= most_tokens or len(window) >= WINDOW_SAMPLES:
             yield window
             window, num_tokens, num_windows = [], 0, num_windows + 1
             if num_windows == _NUM_EARLY:

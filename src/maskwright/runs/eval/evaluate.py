@@ -22,6 +22,7 @@ from maskwright.runs.eval.embeddings import EmbeddingOptions, evaluate_embedding
 from maskwright.runs.eval.glue import DEFAULT_OUT, GlueOptions, evaluate_glue
 from maskwright.runs.eval.glue_report import GlueReport
 from maskwright.runs.eval.report import ItemScores, Report, build_report
+from maskwright.runs.eval.retrieval import RetrievalOptions, evaluate_retrieval
 from maskwright.runs.eval.suites import evaluate_cloze, evaluate_likelihood, evaluate_pairs, open_model
 from maskwright.runs.given import GivenModel, keep_model, name_sources
 from maskwright.runs.inputs import pack_documents
@@ -38,12 +39,14 @@ _ROWS_PER_BATCH = 16
 _SUITES_OF_OPTION = {
     "max_length": ("mlm",),
     "word_l2r": ("pll", "minimal-pairs"),
-    **dict.fromkeys(("precision", "compile"), ("pll", "minimal-pairs", "cloze", "embeddings")),
-    **dict.fromkeys(("train", "neighbors", "pooling"), ("embeddings",)),
+    **dict.fromkeys(("precision", "compile"), ("pll", "minimal-pairs", "cloze", "embeddings", "retrieval")),
+    **dict.fromkeys(("train", "neighbors"), ("embeddings",)),
+    "pooling": ("embeddings", "retrieval"),
+    "split": ("retrieval",),
     **dict.fromkeys(("seeds", "tasks", "limit", "epochs", "learning_rate", "out", "settings"), ("glue",)),
 }
 _SUITES_OF_TEXTS = ("mlm", "pll")
-SUITES = ("mlm", "pll", "minimal-pairs", "cloze", "embeddings", "glue")
+SUITES = ("mlm", "pll", "minimal-pairs", "cloze", "embeddings", "retrieval", "glue")
 
 
 @checks_arguments
@@ -60,6 +63,7 @@ def evaluate(
     train: Any = None,
     neighbors: int | None = None,
     pooling: str | None = None,
+    split: str | None = None,
     seeds: int | None = None,
     tasks: str | Sequence[str] | None = None,
     limit: int | None = None,
@@ -73,10 +77,10 @@ def evaluate(
 ) -> Report | GlueReport:
     """Measure a model, with a 95% interval for every figure, and compare it with another by a paired test.
 
-    `suite` is mlm, pll, minimal-pairs, cloze, embeddings or glue. `sources` are files, or records in memory
-    (dictionaries, a data frame, a dataset) with the columns that the files have; for glue its folder. Models in memory
-    need their tokenizers. `precision` is fp32 unless it is given, so that figures compare. What cannot be read is said
-    by an `InputWarning`, glue's progress goes to `console`.
+    `suite` is mlm, pll, minimal-pairs, cloze, embeddings, retrieval or glue. `sources` are files, or records in memory
+    (dictionaries, a data frame, a dataset) with the columns that the files have; for glue and retrieval a folder.
+    Models in memory need their tokenizers. `precision` is fp32 unless it is given, so that figures compare. What cannot
+    be read is said by an `InputWarning`, glue's progress goes to `console`.
     """
     given = {name: value for name, value in locals().items() if name in _SUITES_OF_OPTION}
     if suite not in SUITES:
@@ -130,6 +134,8 @@ def _evaluate(suite: str, models: list[str], sources: list[SourceLike], given: M
         return evaluate_pairs(models, files, given["word_l2r"], computing)
     if suite == "cloze":
         return evaluate_cloze(models, files, computing)
+    if suite == "retrieval":
+        return evaluate_retrieval(models, files, RetrievalOptions(given["split"], given["pooling"], computing))
     options = EmbeddingOptions(given["train"], given["neighbors"], given["pooling"], computing)
     return evaluate_embeddings(models, files, options)
 

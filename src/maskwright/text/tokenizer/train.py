@@ -55,7 +55,7 @@ def train_tokenizer(
 
     `wordpiece`: BERT's pieces. `byte_level_bpe`: RoBERTa's, any text goes in and comes out exactly (with `lowercase`
     off). `unigram`: SentencePiece's, chosen by likelihood, so `min_frequency` plays no part. `word_level`: whitespace
-    words. The ids 0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK]; `special_tokens` of yours follow.
+    words. The ids 0 to 4 are `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`; `special_tokens` of yours follow.
 
     A string is the path of a source, as `data.train` takes it; of records, a data frame or a dataset the `column` is
     read, and unset one with a usual name, which is said. Texts are streamed: memory grows with the different

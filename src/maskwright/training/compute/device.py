@@ -51,10 +51,11 @@ def _choose_kind() -> str:
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Evaluation mode inside the block; afterwards every module has its previous mode, also after an error."""
-    modes = {part: part.training for part in module.modules()}
-    module.eval()
+    changed = [part for part in module.modules() if part.training]
+    for part in changed:
+        part.training = False
     try:
         yield
     finally:
-        for part, is_training in modes.items():
-            part.training = is_training
+        for part in changed:
+            part.training = True

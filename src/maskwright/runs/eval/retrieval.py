@@ -1,0 +1,82 @@
+"""`retrieval`: are the documents that answer a query found before all others?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from maskwright.errors import InputError
+from maskwright.evaluation.ranking import DEPTH, Found, measure_rankings
+from maskwright.inference.pipeline import pipeline
+from maskwright.inference.precision import Computing
+from maskwright.inference.search.lexical import BM25, LexicalIndex, check_bm25
+from maskwright.inference.search.nearest import Nearest, find_nearest
+from maskwright.runs.eval.report import ItemScores, Report, build_report
+from maskwright.tasks.retrieval.collection import Collection, read_collection
+
+_TIES = 10
+"""Documents beyond what is measured, so that equal scores at its end are put in order too."""
+
+
+@dataclass(frozen=True)
+class RetrievalOptions:
+    split: str | None = None
+    """Whose judgements are used; None: test, or the only one."""
+    pooling: str | None = None
+    computing: Computing = field(default_factory=Computing)
+
+
+def evaluate_retrieval(models: Sequence[str], sources: Sequence[str], options: RetrievalOptions) -> Report:
+    """Every query against all documents; two models answer the same queries."""
+    if len(sources) != 1:
+        raise InputError(f"retrieval reads one collection, {len(sources)} are given; evaluate one after another")
+    for name in models:
+        if name == BM25:
+            check_bm25()
+    collection = read_collection(sources[0], options.split)
+    grades = [collection.grades[query] for query in collection.queries]
+    scores = [
+        ItemScores(measure_rankings(rank_documents(name, collection, options), grades), [None] * len(grades))
+        for name in models
+    ]
+    num_empty = sum(not text for text in collection.documents.values())
+    totals = {
+        "documents": len(collection.documents),
+        "queries": len(collection.queries),
+        **({"empty_documents": num_empty} if num_empty else {}),
+        **({"unanswered_queries": collection.num_unanswered} if collection.num_unanswered else {}),
+    }
+    kinds = dict.fromkeys("BM25" if name == BM25 else "cosines of vectors" for name in models)
+    score = f"{' against '.join(kinds)}, exact, over all documents; judgements of {collection.split}"
+    return build_report("retrieval", models, scores, score=score, items="queries", groups={}, totals=totals)
+
+
+def rank_documents(name: str, collection: Collection, options: RetrievalOptions) -> list[Found]:
+    """The best documents of every query, by a model or by BM25; documents without a text are never found."""
+    names = [one for one, text in collection.documents.items() if text]
+    texts, queries = [collection.documents[one] for one in names], list(collection.queries.values())
+    if not texts:
+        raise InputError(f"{collection.folder} holds no document with a text; nothing can be found")
+    if name == BM25:
+        nearest = LexicalIndex.build(texts).find(queries, DEPTH + _TIES)
+    else:
+        nearest = _find_by_vectors(name, texts, queries, options)
+    return [
+        Found([names[place] for place in places], scores.tolist())
+        for places, scores in zip(nearest.places, nearest.scores, strict=True)
+    ]
+
+
+def _find_by_vectors(name: str, texts: list[str], queries: list[str], options: RetrievalOptions) -> Nearest:
+    if options.pooling == "none":
+        raise InputError("--pooling is none, which gives many vectors to a text; to compare texts use mean or cls")
+    given: dict[str, Any] = {} if options.pooling is None else {"pooling": options.pooling}
+    computing = options.computing
+    embed = pipeline(
+        "embed", name, normalize=True, precision=computing.precision or "fp32", compile=computing.compile, **given
+    )
+    vectors = np.stack(embed(texts, role="document"))
+    return find_nearest(np.stack(embed(queries, role="query")), [vectors], DEPTH + _TIES)
