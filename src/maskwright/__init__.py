@@ -73,6 +73,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.commands import generate as generate
     from maskwright.runs.commands import prepare as prepare
     from maskwright.runs.commands import train as train
+    from maskwright.runs.compare import compare as compare
     from maskwright.runs.create import create_mlm_dataset as create_mlm_dataset
     from maskwright.runs.create import create_mlm_training_model as create_mlm_training_model
     from maskwright.runs.doctor.findings import CheckUp as CheckUp
@@ -205,6 +206,7 @@ _HOMES = {
     "board": "maskwright.serving.watch",
     "calculate_perplexity": "maskwright.evaluation.likelihood",
     "choose_model": "maskwright.catalogue.choose",
+    "compare": "maskwright.runs.compare",
     "create_mlm_dataset": "maskwright.runs.create",
     "create_mlm_training_model": "maskwright.runs.create",
     "create_nlp_head": "maskwright.tasks.nlp_heads",

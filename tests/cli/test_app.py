@@ -206,6 +206,7 @@ SURFACE = {
         "--compile",
     },
     "board": {"runs", "--host", "--port", "--api-key"},
+    "compare": {"runs", "--out", "--overwrite"},
     "tokenizer show": {"tokenizer", "text", "--json"},
     "tokenizer advise": {"tokenizer", "sources", "--max-tokens", "--min-count", "--out", "--json"},
     "models": set(),

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from maskwright.cli.adapt import adapt
+from maskwright.cli.compare import compare
 from maskwright.cli.doctor import doctor
 from maskwright.cli.eval import evaluate
 from maskwright.cli.export import export
@@ -67,6 +68,7 @@ app.command()(index)
 app.command()(search)
 app.command()(serve)
 app.command()(board)
+app.command()(compare)
 app.command()(export)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(tokenizer_app)
