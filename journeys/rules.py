@@ -232,6 +232,7 @@ MADE = {
     "runs/clinical": Made("maskwright adapt bert-base-uncased --text notes.txt --out runs/clinical"),
     "runs/similar": Made(FINETUNE_SIMILARITY, "runs/mine-similarity"),
     "runs/retriever": Made(FINETUNE_RETRIEVAL),
+    "hard.jsonl": Made("maskwright mine runs/retriever collection/ --relative-margin 0.05 --out hard.jsonl"),
     "idx": Made("maskwright index runs/retriever collection/ --out idx"),
     "runs/snli": Made(FINETUNE_PAIRS, "runs/mine-pairs/seed-0"),
 }

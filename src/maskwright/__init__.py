@@ -89,6 +89,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.pretrain import FinishedRun as FinishedRun
     from maskwright.runs.pretrain import pretrain as pretrain
     from maskwright.runs.search.index import index as index
+    from maskwright.runs.search.mine import mine as mine
     from maskwright.runs.search.search import Hit as Hit
     from maskwright.runs.search.search import Searcher as Searcher
     from maskwright.runs.search.search import search as search
@@ -227,6 +228,7 @@ _HOMES = {
     "measure_memory": "maskwright.runs.memory",
     "optimizer_builder": "maskwright.training.optim.builders",
     "pipeline": "maskwright.inference.pipeline",
+    "mine": "maskwright.runs.search.mine",
     "predict": "maskwright.runs.predict",
     "predict_masked": "maskwright.inference.fill_mask",
     "prepare": "maskwright.runs.commands",

@@ -22,7 +22,7 @@ from maskwright.cli.finetune import complete_lora, finetune
 from maskwright.cli.models import models_app
 from maskwright.cli.predict import complete_keep_columns, embed, fill, generate, predict
 from maskwright.cli.prepare import prepare_app
-from maskwright.cli.search import index, search
+from maskwright.cli.search import index, mine, search
 from maskwright.cli.serve import board, serve
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
@@ -66,6 +66,7 @@ app.command()(predict)
 app.command()(embed)
 app.command()(index)
 app.command()(search)
+app.command()(mine)
 app.command()(serve)
 app.command()(board)
 app.command()(compare)

@@ -1,4 +1,4 @@
-"""`maskwright index` and `maskwright search`"""
+"""`maskwright index`, `maskwright search` and `maskwright mine`"""
 
 from __future__ import annotations
 
@@ -90,3 +90,36 @@ def search(
         for rank, hit in enumerate(hits, start=1):
             shown = " ".join(hit.text.split())
             echo(f"{rank:>3}  {hit.score:.4f}  {hit.id}  {shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}...'}")
+
+
+def mine(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="A retriever: a run, a model folder or a hub id; or bm25.")],
+    examples: Annotated[
+        str, typer.Argument(help="A folder in BEIR's layout (its train judgements), a file of its qrels, or a table.")
+    ],
+    out: Annotated[Path, typer.Option(help="The .jsonl file to write, which finetune retrieval reads.")],
+    corpus: Annotated[str | None, typer.Option(help="More documents beside a table: _id and text.")] = None,
+    num_negatives: Annotated[int, typer.Option(min=1, help="Hard negatives of an example, at most.")] = 4,
+    depth: Annotated[int, typer.Option(min=1, help="Documents of a query that are looked at.")] = 100,
+    skip: Annotated[int, typer.Option(min=0, help="Leave the first so many out.")] = 0,
+    margin: Annotated[
+        float | None, typer.Option(help="A negative's score is lower than the answer's by this at least.")
+    ] = None,
+    relative_margin: Annotated[
+        float | None, typer.Option(help="The same as a share of the answer's score, such as 0.05.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="Precision, as of predict; unset: auto.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+) -> None:
+    """Find hard negatives: documents that a retriever takes for answers to a query, and that are none.
+
+    Examples:
+
+        maskwright mine runs/retriever collection/ --relative-margin 0.05 --out hard.jsonl
+
+        maskwright mine bm25 pairs.csv --num-negatives 7 --out hard.jsonl
+    """
+    from maskwright.runs.search.mine import mine as run
+
+    run(**context.params)
