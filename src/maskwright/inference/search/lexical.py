@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from maskwright.errors import InputError
 from maskwright.inference.search.nearest import Nearest
 
-BM25 = "bm25"
+BM25: Final = "bm25"
 """What commands call it where a model may be named."""
 
 
