@@ -201,6 +201,9 @@ FINETUNE_PAIRS = (
 FINETUNE_SIMILARITY = (
     "maskwright finetune similarity --model runs/mine --train nli.jsonl --validation sts-dev.csv --pooling mean"
 )
+FINETUNE_RETRIEVAL = (
+    "maskwright finetune retrieval --model runs/mine --train collection/ --batch-size 128 --out runs/retriever"
+)
 FINETUNE_TEXTS = (
     "maskwright finetune classification --model bert-base-uncased --train train.tsv --validation dev.tsv"
     " --out runs/sst2"
@@ -229,6 +232,9 @@ MADE = {
     "runs/squad": Made(FINETUNE_QA, "runs/bert-base-uncased-qa"),
     "runs/clinical": Made("maskwright adapt bert-base-uncased --text notes.txt --out runs/clinical"),
     "runs/similar": Made(FINETUNE_SIMILARITY, "runs/mine-similarity"),
+    "runs/retriever": Made(FINETUNE_RETRIEVAL),
+    "hard.jsonl": Made("maskwright mine runs/retriever collection/ --relative-margin 0.05 --out hard.jsonl"),
+    "idx": Made("maskwright index runs/retriever collection/ --out idx"),
     "runs/snli": Made(FINETUNE_PAIRS, "runs/mine-pairs/seed-0"),
 }
 

@@ -89,6 +89,11 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.predict import predict as predict
     from maskwright.runs.pretrain import FinishedRun as FinishedRun
     from maskwright.runs.pretrain import pretrain as pretrain
+    from maskwright.runs.search.index import index as index
+    from maskwright.runs.search.mine import mine as mine
+    from maskwright.runs.search.search import Hit as Hit
+    from maskwright.runs.search.search import Searcher as Searcher
+    from maskwright.runs.search.search import search as search
     from maskwright.runs.trainer import Trainer as Trainer
     from maskwright.sections.data import AugmentationConfig as AugmentationConfig
     from maskwright.sections.data import SourceConfig as SourceConfig
@@ -145,6 +150,7 @@ _HOMES = {
     "FinishedTask": "maskwright.runs.finetune.finetune",
     "GlueReport": "maskwright.runs.eval.glue_report",
     "History": "maskwright.training.state",
+    "Hit": "maskwright.runs.search.search",
     "HybridLanguageModel": "maskwright.objectives.masked_lm",
     "InputError": "maskwright.errors",
     "InputWarning": "maskwright.errors",
@@ -179,6 +185,7 @@ _HOMES = {
     "RoBERTa": "maskwright.models.roberta",
     "RunError": "maskwright.errors",
     "ScheduleConfig": "maskwright.sections.training",
+    "Searcher": "maskwright.runs.search.search",
     "SentencePairModel": "maskwright.objectives.sentence_pairs",
     "SourceConfig": "maskwright.sections.data",
     "TaskConfig": "maskwright.tasks.config",
@@ -215,6 +222,7 @@ _HOMES = {
     "judge_pairs": "maskwright.evaluation.minimal_pairs",
     "launch": "maskwright.cluster.launch",
     "learning_rate_schedule_builder": "maskwright.training.optim.builders",
+    "index": "maskwright.runs.search.index",
     "list_models": "maskwright.catalogue.choose",
     "load_config": "maskwright.config",
     "load_tokenizer": "maskwright.text.tokenizer.tokenizer",
@@ -222,6 +230,7 @@ _HOMES = {
     "measure_memory": "maskwright.runs.memory",
     "optimizer_builder": "maskwright.training.optim.builders",
     "pipeline": "maskwright.inference.pipeline",
+    "mine": "maskwright.runs.search.mine",
     "predict": "maskwright.runs.predict",
     "predict_masked": "maskwright.inference.fill_mask",
     "prepare": "maskwright.runs.commands",
@@ -229,6 +238,7 @@ _HOMES = {
     "pretrain": "maskwright.runs.pretrain",
     "rank_answers": "maskwright.evaluation.cloze",
     "score_texts": "maskwright.evaluation.likelihood",
+    "search": "maskwright.runs.search.search",
     "serve": "maskwright.serving.serve",
     "train": "maskwright.runs.commands",
     "train_tokenizer": "maskwright.text.tokenizer.train",

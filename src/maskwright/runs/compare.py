@@ -9,7 +9,7 @@ from typing import Any
 
 from maskwright.config import flatten
 from maskwright.errors import InputError
-from maskwright.runs.charts import draw_bars, draw_runs, frame
+from maskwright.pictures.charts import draw_bars, draw_runs, frame
 from maskwright.runs.finetune.finetune import TASK_FILE
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.insight import read_insight

@@ -33,7 +33,7 @@ from maskwright.runs.interruption import GracefulStop, LastWrites, ending_in_ord
 from maskwright.runs.model import TrainedModel, build_model, describe_objective, fit_row_length
 from maskwright.runs.next_commands import suggest_commands
 from maskwright.runs.predictions import PredictionLog
-from maskwright.runs.report import write_report
+from maskwright.runs.report import build_run_cell, format_figures, write_report
 from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.suggestions import OVERWRITE
 from maskwright.terminal import CleanConsole
@@ -66,6 +66,9 @@ class Finished:
     def trouble(self) -> str | None:
         """Why the model is unusable, and what to do; None if it is fine."""
         return self.figures.get("trouble")
+
+    def _repr_html_(self) -> str:
+        return build_run_cell(self.folder, self.figures, format_figures(self.figures))
 
 
 @dataclass(frozen=True)

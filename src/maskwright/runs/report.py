@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import html
-from importlib.resources import files
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from maskwright.config import Config
 from maskwright.inference.visualize import PredictionView
-from maskwright.runs.charts import Panels, draw_bars, draw_curves, draw_word_map, frame
+from maskwright.pictures.charts import Panels, draw_bars, draw_curves, draw_word_map, frame
+from maskwright.pictures.look import build_facts, frame_cell, read_look
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.insight import Insight
 from maskwright.storage import dump_yaml, naming, write_text
@@ -150,6 +151,13 @@ def build_page(title: str, body: str) -> str:
     )
 
 
+def build_run_cell(run: RunFolder, figures: Mapping[str, Any], shown: Mapping[str, str]) -> str:
+    """What a notebook shows of a finished run: its figures, and its first curves."""
+    baselines = {"Loss": figures["unigram_loss"]} if "unigram_loss" in figures else {}
+    curves = draw_curves(run.read_metrics(), _PANELS, baselines)
+    return frame_cell(build_facts(str(run.path), shown) + curves)
+
+
 def format_figures(figures: dict[str, Any]) -> dict[str, str]:
     """The figures of a run in words."""
     formatted = {}
@@ -176,8 +184,3 @@ def format_figures(figures: dict[str, Any]) -> dict[str, str]:
         f" ({figures['tokens'] / max(figures['seconds'], 1e-9):,.0f} tokens/s)",
         "parameters": f"{figures['parameters']:,}",
     }
-
-
-def read_look() -> str:
-    """The style sheet of everything that is shown in a browser."""
-    return files("maskwright").joinpath("serving", "page", "look.css").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from maskwright.runs.thinning import Floats, thin_points
+from maskwright.pictures.thinning import Floats, thin_points
 
 _WIDTH, _HEIGHT = 520, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 8, 26
