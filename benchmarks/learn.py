@@ -35,7 +35,8 @@ from maskwright.evaluation.minimal_pairs import MinimalPair, judge_pairs, read_p
 from maskwright.evaluation.statistics import compute_seed_interval
 from maskwright.runs.inputs import load_data, open_tokenizer
 from maskwright.runs.model import load_model
-from maskwright.runs.prepare import PrepareOptions, prepare
+from maskwright.runs.prepare import prepare
+from maskwright.runs.prepare_tasks import PrepareOptions
 from maskwright.sections.data import build_sources
 from maskwright.training.compute.parallel import Alone
 from maskwright.training.compute.precision import Precision, choose_precision

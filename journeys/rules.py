@@ -59,6 +59,7 @@ RULES = [
     ),
     Rule(r"^docker ", skip="needs docker"),
     Rule(r"^maskwright launch ", skip="writes a job for a cluster; tests/cluster runs it"),
+    Rule(r"--on ray", skip="needs a cluster; tests/runs/test_task_runners.py starts one"),
     Rule(r"s3://", skip="needs a bucket; tests/test_in_stores.py has a server"),
     Rule(r"--install-completion", skip="writes to the start-up files of a shell"),
     Rule(r"^pip install", skip="installs packages"),

@@ -17,7 +17,8 @@ from maskwright import stores
 from maskwright.data.loader import PackedLoader
 from maskwright.data.shards import PreparedShards, find_prepared
 from maskwright.errors import InputError
-from maskwright.runs.prepare import PrepareOptions, prepare
+from maskwright.runs.prepare import prepare
+from maskwright.runs.prepare_tasks import PrepareOptions
 from maskwright.sections.data import build_sources
 from maskwright.stores import StoreUrl
 from maskwright.text.sources import fingerprint, read_sources

@@ -1,8 +1,9 @@
-"""What the operating system says of memory, on Linux, macOS and Windows."""
+"""What the operating system says of memory, on Linux, macOS and Windows; and which code is installed here."""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -54,3 +55,12 @@ def _ask_windows() -> int:
     windows: Any = getattr(ctypes, "windll")  # noqa: B009 - there alone, as type checkers know
     windows.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
     return int(status.total)
+
+
+def hash_package() -> str:
+    """A short digest of this package's files, which differs between versions of the code."""
+    root = Path(__file__).parent
+    digest = hashlib.blake2b(digest_size=6)
+    for file in sorted(root.rglob("*.py")):
+        digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
+    return digest.hexdigest()

@@ -38,6 +38,18 @@ def write_text(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with naming(path):
+            temporary.write_bytes(content)
+            _sync(temporary)
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Inside the block, an OSError names `path`; otherwise it names no file, or a temporary one."""

@@ -266,6 +266,7 @@ SURFACE = {
         "--validation-share",
         "--max-length",
         "--workers",
+        "--on",
         "--overwrite",
     },
     "prepare wiki": {

@@ -240,7 +240,8 @@ def _resume(path: Path) -> None:
 
 def _prepared(name: str) -> Callable[[Samples, Path], Path]:
     def build(samples: Samples, folder: Path) -> Path:
-        from maskwright.runs.prepare import PrepareOptions, prepare
+        from maskwright.runs.prepare import prepare
+        from maskwright.runs.prepare_tasks import PrepareOptions
         from maskwright.sections.data import build_sources
 
         (folder / "texts.txt").write_bytes(_lines(samples))

@@ -15,7 +15,8 @@ from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
 from maskwright.runs import texts as texts_module
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
-from maskwright.runs.prepare import PrepareOptions, prepare
+from maskwright.runs.prepare import prepare
+from maskwright.runs.prepare_tasks import PrepareOptions
 from maskwright.sections.data import build_sources
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer

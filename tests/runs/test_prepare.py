@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maskwright.data.shards import PreparedShards
+from maskwright.data.shards import PreparedShards, ShardWriter
 from maskwright.errors import InputError, RunError
 from maskwright.runs import prepare as module
-from maskwright.runs.prepare import PrepareOptions, describe_prepared, prepare
+from maskwright.runs.prepare import describe_prepared, prepare
+from maskwright.runs.prepare_tasks import PrepareOptions
 from maskwright.sections.data import QualityConfig, build_sources
 from maskwright.text.tokenizer.encode import TextEncoder
 from maskwright.text.tokenizer.tokenizer import Tokenizer
@@ -203,7 +204,7 @@ def test_a_full_disk_leaves_the_earlier_output_whole(tmp_path, source, words, mo
     def fail(self, ids, lengths, word_starts):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module.ShardWriter, "add", fail)
+    monkeypatch.setattr(ShardWriter, "add", fail)
     with pytest.raises(RunError, match="No space left on device"):
         run(source, words, tmp_path / "out", change_options(source)["options"], overwrite=True)
     assert contents(tmp_path / "out") == before

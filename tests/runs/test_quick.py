@@ -19,7 +19,8 @@ from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.runs.create import create_mlm_dataset, create_mlm_training_model
-from maskwright.runs.prepare import PrepareOptions, prepare
+from maskwright.runs.prepare import prepare
+from maskwright.runs.prepare_tasks import PrepareOptions
 from maskwright.runs.trainer import Trainer
 from maskwright.sections.data import build_sources
 from maskwright.text.tokenizer.tokenizer import Tokenizer

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from maskwright.config import Config
 from maskwright.errors import InputError
 from maskwright.runs.inputs import open_tokenizer
-from maskwright.runs.prepare import PrepareOptions, prepare
+from maskwright.runs.prepare import prepare
+from maskwright.runs.prepare_tasks import PrepareOptions
 from maskwright.runs.texts import read_documents
 from maskwright.sections.data import build_sources
 from maskwright.text.sentences import split_sentences

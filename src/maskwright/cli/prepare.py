@@ -50,6 +50,12 @@ def prepare_shards(
         int, typer.Option(help="Sequence length to compute packing for, so that runs start at once.")
     ] = 128,
     workers: Annotated[int | None, typer.Option(help="Worker processes; unset: one per core.", min=1)] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE", help="processes, ray or ray://HOST:PORT do the work; unset: threads of this process."
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing prepared folder.")] = False,
 ) -> None:
     """Tokenize sources into memory-mapped shards for training.
@@ -59,6 +65,8 @@ def prepare_shards(
     Examples:
 
         maskwright prepare corpus/*.jsonl.zst --tokenizer runs/quickstart --out data/corpus
+
+        maskwright prepare s3://crawl/**/*.jsonl.zst --tokenizer tok --out data/crawl --on ray
 
         maskwright prepare a.txt b.parquet quality.drop_duplicates=true --tokenizer tok --out data/ab
     """
@@ -72,6 +80,7 @@ def prepare_shards(
         validation_share=validation_share,
         max_length=max_length,
         workers=workers,
+        on=on,
         overwrite=overwrite,
         settings=overrides,
     )

@@ -86,12 +86,14 @@ def prepare(
     validation_share: float = 0.01,
     max_length: int = 128,
     workers: int | None = None,
+    on: str | None = None,
     overwrite: bool = False,
     settings: Settings = (),
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Turn sources into shards that training maps into memory; the manifest of the folder.
 
+    `on` says what does the work: "processes" of this machine, "ray" or "ray://HOST:PORT", else threads of this process.
     `settings` are those of `quality`. Rows of `max_length` are counted, so that runs of that length start at once.
     """
     words = list_settings(settings)
@@ -102,8 +104,9 @@ def prepare(
     quality = open_config(None, words).quality
     from maskwright.runs.finetune.finetune import say
     from maskwright.runs.given import take_tokenizer
-    from maskwright.runs.prepare import PrepareOptions, describe_prepared
+    from maskwright.runs.prepare import describe_prepared
     from maskwright.runs.prepare import prepare as run
+    from maskwright.runs.prepare_tasks import PrepareOptions
     from maskwright.terminal import CleanConsole
 
     shown = console or CleanConsole()
@@ -115,6 +118,7 @@ def prepare(
         out,
         options,
         num_workers=workers,
+        on=on,
         overwrite=overwrite,
         say=lambda text: say(shown, text),
     )

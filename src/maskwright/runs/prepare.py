@@ -1,10 +1,10 @@
 """`maskwright prepare`: sources and a tokenizer to a folder of shards.
 
-The stream of documents is cut into parts of a fixed amount of text. Each part becomes one shard of every split and a
-small record; a part with a record is never tokenized again, so a killed preparation resumes where it was. All of it
-happens in a hidden folder beside the output, marked with a key made of the sources' contents, the tokenizer and the
-options: whatever changes any of them makes another key, and the work begins anew. The finished folder takes its place
-in one step, so an earlier output stays whole until then.
+Tasks (`prepare_tasks.py`), done by this process or by others (`task_runners.py`), make shards of parts of the text, and
+a small record of each; a part with a record is never tokenized again, so a killed preparation resumes where it was. All
+of it happens in a hidden folder beside the output, marked with a key made of the sources' contents, the tokenizer and
+the options: whatever changes any of them makes another key, and the work begins anew. The finished folder takes its
+place in one step, so an earlier output stays whole until then.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,55 +27,36 @@ from maskwright.data.shards import (
     TOKENIZER_FOLDER,
     PreparedShards,
     ShardInfo,
-    ShardWriter,
-    choose_ids_dtype,
     is_prepared,
     read_manifest,
 )
 from maskwright.errors import InputError, RunError
 from maskwright.ownership import owning
-from maskwright.runs.texts import is_held_out
-from maskwright.sections.data import QualityConfig, SourceConfig, check_can_hold_out, hold_pairs
-from maskwright.storage import read_json, read_record, replace_folder, write_text
+from maskwright.runs.prepare_tasks import (
+    SPLITS,
+    MadePart,
+    PartMaker,
+    PartRecord,
+    PrepareOptions,
+    Totals,
+    plan_tasks,
+    read_part_record,
+    read_task_record,
+)
+from maskwright.runs.task_runners import Runner, choose_runner, skip_finished
+from maskwright.sections.data import SourceConfig, check_can_hold_out, hold_pairs
+from maskwright.storage import read_json, replace_folder, write_text
 from maskwright.suggestions import OVERWRITE
-from maskwright.text.corpus import ReadingReport
-from maskwright.text.quality import DocumentCleaner
-from maskwright.text.sources import fingerprint, read_source
-from maskwright.text.tokenizer.encode import EncodedTexts, TextEncoder
-from maskwright.text.tokenizer.tokenizer import Tokenizer, group_texts
+from maskwright.text.sources import fingerprint
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 FORMAT_VERSION = 2
 """1 had no word boundaries."""
-SPLITS = ("train", "validation")
-_GROUP_CHARS = 250_000
+_TASKS_VERSION = 2
+"""Of what is in the hidden folder; 1 cut the text of all files of a source together."""
 _KEY_FILE = "key.json"
-
-
-@dataclass(frozen=True)
-class PrepareOptions:
-    """Options that change the content of the shards, beside sources and tokenizer."""
-
-    validation_share: float = 0.01
-    quality: QualityConfig = field(default_factory=QualityConfig)
-    part_chars: int = 16_000_000
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.validation_share <= 1.0:
-            raise InputError(f"the validation share is {self.validation_share}; it must lie in [0, 1]")
-        if self.part_chars < 1:
-            raise InputError(f"the text of a part is {self.part_chars} characters; it must be at least 1")
-
-
-@dataclass
-class PartRecord:
-    """The record of one finished part of the text."""
-
-    num_documents: int = 0
-    num_chars: int = 0
-    num_encoded: int = 0
-    num_empty: int = 0
-    num_unknown: int = 0
-    shards: dict[str, ShardInfo | None] | None = None
+_PARTS = "parts"
+_TASKS = "tasks"
 
 
 def prepare(
@@ -85,18 +66,28 @@ def prepare(
     options: PrepareOptions | None = None,
     *,
     num_workers: int | None = None,
+    on: str | None = None,
     overwrite: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Prepare the folder `out`, unless it is complete already; returns its manifest."""
+    """Prepare the folder `out`, unless it is complete already; returns its manifest.
+
+    `on` says who does the tasks: None is this process, `processes` several here, `ray` or `ray://HOST:PORT` a cluster.
+    """
     options = options or PrepareOptions()
+    runner = choose_runner(on, num_workers or os.cpu_count() or 1)
+    if on is not None and options.compares_documents:
+        raise InputError(
+            "dropping duplicates compares each document with all before it, which one process does; leave out --on, or"
+            " prepare without quality.drop_duplicates and quality.drop_near_duplicates"
+        )
     if hold_pairs(sources):
         raise InputError("shards hold single texts, the sources give pairs (second_column); train on the files instead")
     if 0 < options.validation_share < 1:
         check_can_hold_out(sources)
     out = Path(out).resolve()
     with owning(out, instead="output folder", say=say):
-        return _prepare(sources, tokenizer, out, options, num_workers or os.cpu_count() or 1, overwrite, say)
+        return _prepare(sources, tokenizer, out, options, runner, overwrite, say)
 
 
 def _prepare(
@@ -104,7 +95,7 @@ def _prepare(
     tokenizer: Tokenizer,
     out: Path,
     options: PrepareOptions,
-    num_workers: int,
+    runner: Runner,
     overwrite: bool,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -117,11 +108,12 @@ def _prepare(
     try:
         _open_work(work, key, say)
         tokenizer.save(work / TOKENIZER_FOLDER)
-        manifest = _write_shards(work, sources, tokenizer, options, num_workers, say)
+        manifest = _write_shards(work, sources, tokenizer, options, runner, say)
         manifest = {"format": FORMAT_VERSION, "key": key, **described, **manifest}
         write_text(work / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")
         (work / _KEY_FILE).unlink()
-        shutil.rmtree(work / "parts")
+        for folder in (_PARTS, _TASKS):
+            shutil.rmtree(work / folder)
         replace_folder(work, out)
     except OSError as error:
         raise RunError(
@@ -201,13 +193,15 @@ def _check_output(out: Path, described: dict[str, Any], overwrite: bool) -> None
 
 def _open_work(work: Path, key: str, say: Callable[[str], None]) -> None:
     key_file = work / _KEY_FILE
-    if work.exists() and (not key_file.is_file() or read_json(key_file).get("key") != key):
+    wanted = {"key": key, "tasks": _TASKS_VERSION}
+    if work.exists() and (not key_file.is_file() or read_json(key_file) != wanted):
         shutil.rmtree(work)
     if key_file.is_file():
-        say(f"going on with {len(list((work / 'parts').glob('*.json')))} finished parts")
+        say(f"going on with {len(list((work / _PARTS).glob('*.json')))} finished parts")
         return
-    (work / "parts").mkdir(parents=True)
-    write_text(key_file, json.dumps({"key": key}) + "\n")
+    for folder in (_PARTS, _TASKS):
+        (work / folder).mkdir(parents=True)
+    write_text(key_file, json.dumps(wanted) + "\n")
 
 
 def _write_shards(
@@ -215,88 +209,38 @@ def _write_shards(
     sources: Sequence[SourceConfig],
     tokenizer: Tokenizer,
     options: PrepareOptions,
-    num_workers: int,
+    runner: Runner,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     begun = time.monotonic()
-    reading, cleaner = ReadingReport(), DocumentCleaner(options.quality)
-    records: list[PartRecord] = []
-    with TextEncoder(tokenizer, num_workers) as encoder:
-        for number, source in enumerate(sources):
-            documents = cleaner.clean(read_source(source, reading))
-            for part, texts in enumerate(_cut_parts(documents, options.part_chars)):
-                writer = _PartWriter(work, f"{number:03d}-{part:05d}", number, tokenizer, options)
-                records.append(writer.write(texts, encoder))
-                _tell_progress(records, begun, say)
-    for line in [*reading.warnings(), *cleaner.report.lines()]:
+    totals = Totals(sources)
+    parts = {file.stem: read_part_record(file) for file in sorted((work / _PARTS).glob("*.json"))}
+    waiting = []
+    for task in plan_tasks(sources, options.part_chars):
+        file = work / _TASKS / f"{task.name}.json"
+        record = read_task_record(file) if file.is_file() else None
+        # documents that are compared with others have to be read again
+        if record is None or options.compares_documents or not set(record.parts) <= set(parts):
+            waiting.append(skip_finished(task, list(parts)))
+        else:
+            totals.add(task, record)
+    for task, made in runner.run(PartMaker(sources, tokenizer, options), waiting, work):
+        if isinstance(made, MadePart):
+            write_text(work / _PARTS / f"{made.name}.json", json.dumps(asdict(made.record)) + "\n")
+            parts[made.name] = made.record
+            _tell_progress(parts, begun, say)
+        else:
+            totals.add(task, made)
+            write_text(work / _TASKS / f"{task.name}.json", json.dumps(asdict(made)) + "\n")
+    totals.check()
+    quality = totals.merge_quality()
+    for line in [*totals.merge_reading().warnings(), *quality.lines()]:
         say(line)
-    return _summarise(records) | {"dropped_documents": dict(cleaner.report.dropped)}
+    return _summarise([parts[name] for name in totals.list_parts()]) | {"dropped_documents": dict(quality.dropped)}
 
 
-class _PartWriter:
-    """Makes the shards of one part, unless its record says that they are made."""
-
-    def __init__(self, work: Path, name: str, source: int, tokenizer: Tokenizer, options: PrepareOptions) -> None:
-        self._work, self._name, self._source = work, name, source
-        self._record_file = work / "parts" / f"{name}.json"
-        self._share = options.validation_share
-        self._dtype = choose_ids_dtype(tokenizer.vocab_size)
-        self._unknown = tokenizer.unk_token_id
-
-    def write(self, texts: Iterator[str], encoder: TextEncoder) -> PartRecord:
-        if self._record_file.is_file():
-            for _ in texts:
-                pass
-            return _read_record(self._record_file)
-        record = PartRecord()
-        train, validation = (ShardWriter(self._work / split, self._name, self._dtype, self._source) for split in SPLITS)
-        with train, validation:
-            for encoded in encoder.encode(group_texts(texts, _GROUP_CHARS)):
-                self._add(encoded, train, validation, record)
-            record.shards = {"train": train.close(), "validation": validation.close()}
-        write_text(self._record_file, json.dumps(asdict(record)) + "\n")
-        return record
-
-    def _add(self, encoded: EncodedTexts, train: ShardWriter, validation: ShardWriter, record: PartRecord) -> None:
-        held_out = np.asarray([is_held_out(text, self._share) for text in encoded.texts], dtype=bool)
-        for writer, is_its in ((train, ~held_out), (validation, held_out)):
-            tokens = np.repeat(is_its, encoded.lengths)
-            writer.add(encoded.ids[tokens], encoded.lengths[is_its], encoded.word_starts[tokens])
-        record.num_documents += len(encoded.texts)
-        record.num_chars += sum(map(len, encoded.texts))
-        record.num_encoded += len(encoded.ids)
-        record.num_empty += int((encoded.lengths == 0).sum())
-        record.num_unknown += int((encoded.ids == self._unknown).sum())
-
-
-def _cut_parts(documents: Iterator[str], part_chars: int) -> Iterator[Iterator[str]]:
-    """Runs of documents of about `part_chars` characters; each must be read to its end before the next."""
-    waiting = next(documents, None)
-
-    def one_part() -> Iterator[str]:
-        nonlocal waiting
-        num_chars = 0
-        while waiting is not None and num_chars < part_chars:
-            num_chars += len(waiting)
-            yield waiting
-            waiting = next(documents, None)
-
-    while waiting is not None:
-        yield one_part()
-
-
-def _read_record(file: Path) -> PartRecord:
-    try:
-        values = read_json(file)
-        record = read_record(PartRecord, values, file)
-        if asdict(record).keys() != values.keys() or (record.shards or {}).keys() != set(SPLITS):
-            raise InputError(f"{file} is damaged: it does not say what became of its part")
-        return record
-    except InputError as error:
-        raise InputError(f"{error}; delete it, and this part of the text is prepared again") from None
-
-
-def _tell_progress(records: list[PartRecord], begun: float, say: Callable[[str], None]) -> None:
+def _tell_progress(parts: Mapping[str, PartRecord], begun: float, say: Callable[[str], None]) -> None:
+    records = parts.values()
     num_chars = sum(record.num_chars for record in records)
     rate = num_chars / max(time.monotonic() - begun, 1e-9) / 1e6
     num_documents = sum(record.num_documents for record in records)

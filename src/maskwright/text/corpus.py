@@ -61,6 +61,14 @@ class ReadingReport:
         if len(self.long_lines) < _MAX_EXAMPLES:
             self.long_lines.append(where)
 
+    def merge(self, other: ReadingReport) -> None:
+        """Add what was met in another part, which is read after this one."""
+        for name in ("num_documents", "num_blank", "num_invalid_lines", "num_bad_records", "num_long_lines"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("invalid_lines", "bad_records", "long_lines"):
+            examples = getattr(self, name)
+            examples += getattr(other, name)[: _MAX_EXAMPLES - len(examples)]
+
     def warnings(self, path: str | Path | None = None) -> list[str]:
         """One sentence per kind of problem, starting with `name`, if given."""
         name = "" if path is None else f"{path}: "

@@ -14,6 +14,7 @@ import re
 import sysconfig
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,16 @@ def read_source(source: SourceLike, report: ReadingReport | None = None) -> Iter
     yield from _cut(texts, config) if config.sentences else texts
 
 
+def read_part(source: SourceConfig, files: Sequence[Place], tally: RecordTally) -> Iterator[str]:
+    """The documents of some of a source's files, of all of it if none are given, counted in `tally`.
+
+    Whether too many records are broken, or no document is there, is for the caller to judge, who knows all parts.
+    """
+    records = chain.from_iterable(_file_documents(path, source, tally) for path in files)
+    texts = (text for record in _cut_long(records if files else _documents(source, tally), tally) for text in record)
+    yield from chain.from_iterable(map(sentences.split_sentences, texts)) if source.sentences else texts
+
+
 def _cut(texts: Iterator[str], config: SourceConfig) -> Iterator[str]:
     is_empty = True
     for text in texts:
@@ -54,7 +65,11 @@ def _cut(texts: Iterator[str], config: SourceConfig) -> Iterator[str]:
             is_empty = False
             yield sentence
     if is_empty:
-        raise InputError(f"{config.path} holds no sentence: nothing in it ends in . ! or ?; read it as it is instead")
+        raise describe_no_sentence(config.path)
+
+
+def describe_no_sentence(path: str) -> InputError:
+    return InputError(f"{path} holds no sentence: nothing in it ends in . ! or ?; read it as it is instead")
 
 
 def read_pairs(source: SourceLike, report: ReadingReport | None = None) -> Iterator[TextPair]:
@@ -85,14 +100,20 @@ def _begin_tally(config: SourceConfig, report: ReadingReport | None) -> RecordTa
 
 
 def _watch(records: Iterator[Texts], tally: RecordTally) -> Iterator[Texts]:
-    """The same records, long texts cut; too many broken ones, and none at all, are refused at the end.
-
-    A pair is one document whatever its length, and no row holds as much: its texts keep their beginnings.
-    """
+    """The same records, long texts cut; too many broken ones, and none at all, are refused at the end."""
     is_blank = True
+    for texts in _cut_long(records, tally):
+        is_blank = False
+        yield texts
+    tally.check()
+    if is_blank:
+        raise tally.describe_no_text()
+
+
+def _cut_long(records: Iterator[Texts], tally: RecordTally) -> Iterator[Texts]:
+    """A pair is one document whatever its length, and no row holds as much: its texts keep their beginnings."""
     longest = sentences.MAX_DOCUMENT_CHARS
     for texts in records:
-        is_blank = False
         if len(texts[0]) <= longest >= len(texts[-1]) or tally.report.keeps_long_texts:
             yield texts
         elif len(texts) > 1:
@@ -102,9 +123,6 @@ def _watch(records: Iterator[Texts], tally: RecordTally) -> Iterator[Texts]:
             for document in sentences.cut_long_text(texts[0]):
                 tally.report.num_documents += 1
                 yield (document,)
-    tally.check()
-    if is_blank:
-        raise tally.describe_no_text()
 
 
 def names_source(text: str) -> bool:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from maskwright.config import Config
 from maskwright.data.shards import find_prepared, read_manifest
+from maskwright.machine import hash_package
 from maskwright.runs.doctor.findings import CheckUp, Finding, format_bytes
 from maskwright.runs.doctor.settings import find_existing
 from maskwright.sections.data import SourceConfig, build_sources
@@ -44,7 +45,7 @@ class NodeFacts:
     rank: int
     host: str
     code: str
-    """A hash of this package's files, with the versions of Python and PyTorch."""
+    """A hash of this package's files, and the versions of Python and PyTorch."""
     data: str
     """A hash of what the run reads; an error where it cannot be read."""
     device: str
@@ -118,20 +119,12 @@ def _find_facts(config: Config, world: World, device: torch.device) -> NodeFacts
     return NodeFacts(
         rank=world.rank,
         host=platform.node(),
-        code=_hash_code(),
+        code=f"{hash_package()}, Python {platform.python_version()}, PyTorch {torch.__version__}",
         data=data,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         clock_s=time.time(),
         free_bytes=shutil.disk_usage(find_existing(Path(config.run.out))).free,
     )
-
-
-def _hash_code() -> str:
-    root = Path(__file__).parents[2]
-    digest = hashlib.blake2b(f"{platform.python_version()} {torch.__version__}".encode(), digest_size=6)
-    for file in sorted(root.rglob("*.py")):
-        digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
-    return digest.hexdigest()
 
 
 def _hash_data(config: Config) -> str:

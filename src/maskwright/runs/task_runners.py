@@ -1,0 +1,193 @@
+"""Who does the tasks of a preparation: this process, processes on this machine, or a Ray cluster.
+
+All write the same shards. A process or node that is lost costs the tasks it was doing, which are then done again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from maskwright.errors import InputError, RunError
+from maskwright.machine import hash_package
+from maskwright.runs.prepare_tasks import MadePart, PartMaker, PrepareTask, TaskRecord
+from maskwright.sections.data import SourceConfig
+from maskwright.storage import write_bytes
+from maskwright.stores import is_store_url
+from maskwright.text.quality import DocumentCleaner
+from maskwright.text.sources import names_dataset
+from maskwright.text.tokenizer.encode import TextEncoder
+
+Made = tuple[PrepareTask, MadePart | TaskRecord]
+_PROCESSES = "processes"
+_RAY = "ray"
+_LOSSES = 5
+"""Pools of processes that may break; the same task breaks each of them."""
+_RAY_RETRIES = 10
+"""How often Ray does a task again whose node is lost."""
+_WAITING = 4
+"""Tasks handed to Ray ahead, for each of its cores."""
+
+
+class Runner(Protocol):
+    def run(self, maker: PartMaker, tasks: Sequence[PrepareTask], folder: Path) -> Iterator[Made]:
+        """What the tasks make, in any order; a part's shards are in `folder` when it comes."""
+
+
+def choose_runner(on: str | None, num_workers: int) -> Runner:
+    """The runner of this name: None, `processes`, `ray` or `ray://HOST:PORT`."""
+    if on is None:
+        return ThisProcess(num_workers)
+    if on == _PROCESSES:
+        return LocalProcesses(num_workers)
+    if on == _RAY or on.startswith(f"{_RAY}://"):
+        return RayCluster(None if on == _RAY else on)
+    raise InputError(f"'{on}' does no tasks; known are {_PROCESSES}, {_RAY} and {_RAY}://HOST:PORT")
+
+
+class ThisProcess:
+    """One task after another, tokenized by threads; the only one that can compare documents with all others."""
+
+    def __init__(self, num_workers: int) -> None:
+        self._num_workers = num_workers
+
+    def run(self, maker: PartMaker, tasks: Sequence[PrepareTask], folder: Path) -> Iterator[Made]:
+        cleaner = DocumentCleaner(maker.options.quality)
+        with TextEncoder(maker.tokenizer, self._num_workers) as encoder:
+            for task in tasks:
+                for made in maker.make(task, folder, encoder, cleaner):
+                    yield task, made
+
+
+class LocalProcesses:
+    """A task in each of several processes, which write into the folder themselves."""
+
+    def __init__(self, num_workers: int) -> None:
+        self._num_workers = num_workers
+
+    def run(self, maker: PartMaker, tasks: Sequence[PrepareTask], folder: Path) -> Iterator[Made]:
+        waiting = list(tasks)
+        for _ in range(_LOSSES):
+            done: set[str] = set()
+            context = multiprocessing.get_context("spawn")
+            pool = ProcessPoolExecutor(min(self._num_workers, len(waiting)) or 1, context)
+            try:
+                futures = {pool.submit(_make_all, maker, task, folder): task for task in waiting}
+                for future in as_completed(futures):
+                    task = futures[future]
+                    for made in future.result():
+                        yield task, made
+                    done.add(task.name)
+                return
+            except BrokenProcessPool:
+                waiting = [task for task in waiting if task.name not in done]
+            finally:
+                pool.shutdown(cancel_futures=True)
+        raise RunError(
+            f"processes that prepare text were ended {_LOSSES} times, perhaps for want of memory; what is finished is"
+            " kept, the same command goes on with it (--workers with fewer of them)"
+        )
+
+
+def _make_all(maker: PartMaker, task: PrepareTask, folder: Path) -> list[MadePart | TaskRecord]:
+    with TextEncoder(maker.tokenizer, 1) as encoder:
+        return list(maker.make(task, folder, encoder))
+
+
+class RayCluster:
+    """A task on each core of a cluster; shards come back to this process, so the nodes need no disk in common."""
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+
+    def run(self, maker: PartMaker, tasks: Sequence[PrepareTask], folder: Path) -> Iterator[Made]:
+        ray = _connect(self._address)
+        kept = ray.put(replace(maker, sources=[_make_absolute(source) for source in maker.sources]))
+        code = hash_package()
+        make = ray.remote(_make_for_another).options(num_cpus=1, num_returns="streaming", max_retries=_RAY_RETRIES)
+        waiting = list(tasks)
+        running: dict[Any, PrepareTask] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < _WAITING * max(1, int(ray.cluster_resources().get("CPU", 1))):
+                    task = waiting.pop(0)
+                    running[make.remote(kept, task, code)] = task
+                ready, _ = ray.wait(list(running), num_returns=1, timeout=10.0, fetch_local=False)
+                for stream in ready:
+                    try:
+                        made, files = ray.get(next(stream))
+                    except StopIteration:
+                        del running[stream]
+                        continue
+                    for name, content in files.items():
+                        write_bytes(folder / name, content)
+                    yield running[stream], made
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, InputError | RunError):
+                raise error.cause from None
+            raise RunError(f"a task failed on the Ray cluster: {error.cause}") from error
+        except ray.exceptions.RayError as error:
+            raise RunError(
+                f"the Ray cluster lost tasks: {' '.join(str(error).split())[:300]}; what is finished is kept, the same"
+                " command goes on with it"
+            ) from error
+        finally:
+            for stream in running:
+                ray.cancel(stream, force=True)
+
+
+def _make_absolute(source: SourceConfig) -> SourceConfig:
+    """Nodes may work in another folder."""
+    if names_dataset(source.path) or is_store_url(source.path):
+        return source
+    return source.model_copy(update={"path": os.path.abspath(os.path.expanduser(source.path))})
+
+
+def _make_for_another(
+    maker: PartMaker, task: PrepareTask, code: str
+) -> Iterator[tuple[MadePart | TaskRecord, dict[str, bytes]]]:
+    """Parts with the content of their files, by name; runs on a node."""
+    if hash_package() != code:
+        raise RunError(
+            f"{platform.node()} has another version of maskwright than this process; install the same one on all nodes"
+        )
+    with tempfile.TemporaryDirectory() as temporary, TextEncoder(maker.tokenizer, 1) as encoder:
+        folder = Path(temporary)
+        for made in maker.make(task, folder, encoder):
+            files = [file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".")]
+            yield made, {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
+            for file in files:
+                file.unlink()
+
+
+@cache
+def _connect(address: str | None) -> Any:
+    """Ray's package, connected; without an address, to the cluster that RAY_ADDRESS names, or to a new one here."""
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError("--on ray needs the package `ray`: pip install 'maskwright[cluster]'") from error
+    if not ray.is_initialized():
+        try:
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            named = address or os.environ.get("RAY_ADDRESS") or "a new cluster on this machine"
+            reason = " ".join(str(error).split())[:300]
+            raise InputError(
+                f"cannot connect to Ray at {named}: {reason}; check the address and that it runs this version of Ray"
+            ) from error
+    return ray
+
+
+def skip_finished(task: PrepareTask, finished: Sequence[str]) -> PrepareTask:
+    """The task without the parts that an earlier start has finished."""
+    return replace(task, finished=tuple(name for name in finished if name.startswith(f"{task.name}-")))
