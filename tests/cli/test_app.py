@@ -88,6 +88,8 @@ SURFACE = {
         "--neighbors",
         "--pooling",
         "--split",
+        "--rerank",
+        "--rerank-depth",
         "--seeds",
         "--tasks",
         "--limit",
@@ -122,7 +124,7 @@ SURFACE = {
         "--precision",
         "--overwrite",
     },
-    "search": {"index", "query", "--queries", "--top-k", "--model", "--json"},
+    "search": {"index", "query", "--queries", "--top-k", "--model", "--rerank", "--rerank-depth", "--json"},
     "generate": {"model", "text", "--max-new-tokens", "--temperature", "--top-k", "--seed"},
     "embed": {
         "model",
