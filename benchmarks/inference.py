@@ -25,6 +25,7 @@ compares how our texts are laid out on a GPU: flat rows (the default), the same 
 from __future__ import annotations
 
 import argparse
+import os
 import json
 import tempfile
 import time
@@ -48,6 +49,8 @@ from maskwright.tasks.sequence.classification import Classification
 from maskwright.text.sources import read_python_documentation
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+"""A pipeline of transformers switches threads of the tokenizer off for all that comes after it in the process."""
 TOP_K = 5
 NUM_CLASSES = 4
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
