@@ -25,8 +25,8 @@ compares how our texts are laid out on a GPU: flat rows (the default), the same 
 from __future__ import annotations
 
 import argparse
-import os
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable
