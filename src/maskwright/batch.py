@@ -81,6 +81,15 @@ class PackedBatch:
     def rows(self, start: int, stop: int) -> Self:
         return self.map_fields(lambda tensor: tensor[start:stop])
 
+    def cut(self, num_rows: int) -> list[Self]:
+        """Parts of at most so many rows, which are worked on one after another."""
+        return [self.rows(start, start + num_rows) for start in range(0, self.num_rows, num_rows)]
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether parts of the batch are encoded a second time for their gradients."""
+        return False
+
     def fill_up(self, num_rows: int) -> Self:
         """The batch with at least so many rows; added rows are padding without labels."""
         if num_rows <= self.num_rows:

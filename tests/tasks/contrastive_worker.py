@@ -7,7 +7,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from maskwright.tasks.similarity.text_similarity import Groups, compute_contrastive_losses
+from maskwright.tasks.similarity.contrastive import Groups, compute_contrastive_losses
 
 
 def build_groups() -> Groups:

@@ -16,11 +16,10 @@ from similarity_lab import build_pairs, embed_padded, load, write_pairs
 from task_lab import Lab
 from torch import Tensor
 
-from maskwright.errors import RunError
 from maskwright.runs.finetune.inputs import TaskInputs
-from maskwright.tasks.loader import AskedBatch, TaskBatch
+from maskwright.tasks.loader import AskedBatch, TaskBatch, WholeBatch
 from maskwright.tasks.model import TaskModel
-from maskwright.tasks.similarity.text_similarity import Groups, compute_contrastive_losses
+from maskwright.tasks.similarity.contrastive import Groups, compute_contrastive_losses
 from tolerances import assert_rounded, count_terms
 
 NUM_TERMS = count_terms(num_layers=2, width=32, length=64)
@@ -138,16 +137,46 @@ def test_pairs_that_do_not_belong_together_have_no_part_in_the_loss(lab: Lab) ->
     assert int(every.num_labelled) == int(alone.num_labelled) == 2 * len(belonging)
 
 
-def test_a_batch_of_negatives_is_not_cut_and_one_of_scores_may_be(pairs_lab: Lab) -> None:
+@pytest.fixture
+def large(lab: Lab) -> TaskInputs:
+    write_pairs(lab, build_pairs(120, seed=0), build_pairs(16, seed=1))
+    return load(lab)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_a_batch_encoded_in_parts_has_the_loss_and_the_gradients_of_the_whole(large: TaskInputs, num_rows: int) -> None:
+    model, reference = build_two(large)
+    whole = take_batch(large, 40)
+    assert whole.num_rows > num_rows
+    (batch,) = whole.cut(num_rows)
+    assert isinstance(batch, WholeBatch)
+    assert max(part.num_rows for part in batch.list_parts()) == num_rows
+    sums = reference.loss_sums(AskedBatch.of(whole))
+    check_against(model, batch, reference, sums.loss_sum / sums.num_labelled)
+    with torch.no_grad():
+        assert_rounded(model.answer(batch)[1], model.answer(whole)[1], NUM_TERMS)
+
+
+def test_dropout_is_the_same_when_a_part_is_encoded_again(large: TaskInputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, reference = (model.train() for model in build_two(large))
+    (batch,) = take_batch(large, 40).cut(2)
+    for one in (model, reference):
+        torch.manual_seed(3)
+        one.loss_sums(AskedBatch.of(batch)).loss_sum.backward()
+        monkeypatch.setattr("maskwright.tasks.model.checkpoint", lambda compute, part, **options: compute(part))
+    found, exact = ({name: param.grad for name, param in one.named_parameters()} for one in (model, reference))
+    assert_rounded(found, exact, 2 * NUM_TERMS, MAGNITUDE * 40)
+
+
+def test_a_batch_is_whole_where_memory_is_enough_and_scores_may_be_cut(pairs_lab: Lab) -> None:
     whole = take_batch(load(pairs_lab), 8)
-    assert whole.rows(0, whole.num_rows) is whole
-    with pytest.raises(RunError, match=r"compared with each other.* smaller --batch-size"):
-        whole.rows(0, 1)
+    assert whole.cut(whole.num_rows)[0] is whole
     inputs = load(pairs_lab, loss="cosine")
     model, batch = inputs.build_model(seed=0).eval(), take_batch(inputs, 12)
     total = model.loss_sums(AskedBatch.of(batch)).losses
     assert batch.num_rows > 1
-    parts = [model.loss_sums(AskedBatch.of(batch.rows(row, row + 1))).losses for row in range(batch.num_rows)]
+    parts = [model.loss_sums(AskedBatch.of(part)).losses for part in batch.cut(1)]
+    assert len(parts) == batch.num_rows
     assert_rounded(torch.stack(parts).sum(0), total, NUM_TERMS)
 
 

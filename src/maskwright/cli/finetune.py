@@ -36,11 +36,16 @@ def complete_lora(words: list[str]) -> list[str]:
 
 def finetune(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="classification, multi-label, ner, pairs, qa, regression or similarity.")],
+    task: Annotated[
+        str, typer.Argument(help="classification, multi-label, ner, pairs, qa, regression, retrieval or similarity.")
+    ],
     model: Annotated[str, typer.Option(help="The encoder: a model folder, a run or a hub id.")],
     train: Annotated[
         str,
-        typer.Option(help="Labelled examples: .csv, .tsv, .jsonl, .parquet, a glob, hf:NAME; ner: CoNLL; qa: SQuAD."),
+        typer.Option(
+            help="Labelled examples: .csv, .tsv, .jsonl, .parquet, a glob, hf:NAME; ner: CoNLL; qa: SQuAD; retrieval: a"
+            " folder in BEIR's layout."
+        ),
     ],
     validation: Annotated[
         str | None, typer.Option(help="Held-out labelled examples; unset: a tenth of --train, of each label alike.")
@@ -76,12 +81,34 @@ def finetune(
     max_question_length: Annotated[
         int | None, typer.Option(help="qa: maximum tokens of a question; unset: 64.")
     ] = None,
-    loss: Annotated[str | None, typer.Option(help="similarity: contrastive or cosine; unset: contrastive.")] = None,
-    pooling: Annotated[str | None, typer.Option(help="similarity: mean or cls; unset: mean.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="similarity: contrastive temperature; unset: 0.05.")] = None,
-    negative_column: Annotated[
-        str | None, typer.Option(help="similarity: column of a hard negative of the first text.")
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="similarity: contrastive or cosine; retrieval: contrastive, margin-mse or kl; unset: contrastive."
+        ),
     ] = None,
+    pooling: Annotated[str | None, typer.Option(help="similarity, retrieval: mean or cls; unset: mean.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="similarity, retrieval: temperature of the loss; unset: 0.05.")
+    ] = None,
+    negative_column: Annotated[
+        str | None, typer.Option(help="similarity, retrieval: column of hard negatives of the first text.")
+    ] = None,
+    num_negatives: Annotated[
+        int | None, typer.Option(help="retrieval: hard negatives of a query; unset: those there are, at most 4.")
+    ] = None,
+    symmetric: Annotated[
+        bool | None, typer.Option("--symmetric", help="retrieval: documents are to find their queries too.")
+    ] = None,
+    false_negative_margin: Annotated[
+        float | None,
+        typer.Option(help="retrieval: what is nearer than a query's document by more than this is no negative."),
+    ] = None,
+    dims: Annotated[
+        str | None, typer.Option(help="retrieval: lengths of prefixes that are vectors too (Matryoshka): 256,128,64.")
+    ] = None,
+    query_prompt: Annotated[str | None, typer.Option(help="retrieval: put before each query.")] = None,
+    document_prompt: Annotated[str | None, typer.Option(help="retrieval: put before each document.")] = None,
     metric: Annotated[str | None, typer.Option(help="Score for --patience and tables, such as matthews.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after N epochs without a better metric.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
@@ -102,6 +129,8 @@ def finetune(
         maskwright finetune regression --model runs/mine --train sts-train.csv --validation sts-dev.csv --seeds 5
 
         maskwright finetune similarity --model runs/mine --train nli.jsonl --validation sts-dev.csv --loss contrastive
+
+        maskwright finetune retrieval --model runs/mine --train collection/ --batch-size 128
 
         maskwright finetune ner --model runs/mine --train train.conll --validation dev.conll
 

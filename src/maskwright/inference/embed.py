@@ -5,8 +5,8 @@ N texts, T tokens, D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -31,7 +31,7 @@ from maskwright.inference.texts import (
     refuse_unknown,
 )
 from maskwright.suggestions import suggest
-from maskwright.tasks.heads import pool
+from maskwright.tasks.heads import TEXT_ROLES, pool
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Pooling = Literal["mean", "cls", "none"]
@@ -52,16 +52,25 @@ class EmbeddingSettings:
     """Tokens of a window over longer texts; None: as many as the model takes."""
     prompt: str = ""
     """Put before each text."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """In its place, by what a text is: a query or a document."""
     lowercases: bool = False
 
     def with_options(
-        self, pooling: str | None = None, normalize: bool | None = None, max_length: int | None = None
+        self,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        max_length: int | None = None,
+        role: str | None = None,
     ) -> EmbeddingSettings:
         """These settings, but for what is given."""
         if pooling is not None and pooling not in get_args(Pooling):
             raise InputError(f"no pooling '{pooling}'{suggest(pooling, get_args(Pooling))}")
+        if role is not None and role not in TEXT_ROLES:
+            raise InputError(f"no role '{role}' of a text{suggest(role, TEXT_ROLES)}")
         return replace(
             self,
+            prompt=self.prompts.get(role or "", self.prompt),
             pooling=self.pooling if pooling is None else cast(Pooling, pooling),
             normalize=self.normalize if normalize is None else normalize,
             max_length=self.max_length if max_length is None else max_length,

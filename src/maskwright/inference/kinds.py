@@ -56,7 +56,7 @@ def _load_for(purpose: str, *tasks: type[Task]) -> Callable[[Source, Any], tuple
 _QA_OPTIONS = ("top_k", "max_answer_length", "doc_stride", "max_question_length", "handle_impossible_answer")
 RECIPES = {
     "fill-mask": Recipe(load_language_model, FillMask, ("top_k", "targets", "max_length")),
-    "embed": Recipe(_load_encoder, _make_embed, ("pooling", "normalize", "max_length")),
+    "embed": Recipe(_load_encoder, _make_embed, ("pooling", "normalize", "max_length", "role")),
     "similarity": Recipe(_load_encoder, _make_similarity, ("pooling", "max_length")),
     "classify": Recipe(_load_for("classify texts", *CLASSIFYING_TASKS), Classify, ("top_k", "max_length")),
     "ner": Recipe(_load_for("find entities", TokenClassification), FindEntities, ("aggregation", "max_length")),

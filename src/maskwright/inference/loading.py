@@ -42,6 +42,7 @@ _POOLING_FOLDER = "1_Pooling"
 _POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "cls"}
 _OLDER_PREFIX = "pooling_mode_"
 _OLDER_NAMES = {"mean_tokens": "mean", "cls_token": "cls"}
+_ROLE_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _CHAINS = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 
 
@@ -213,6 +214,7 @@ def read_sentence_settings(folder: Path) -> EmbeddingSettings | None:
         normalize="Normalize" in chain,
         max_length=max_length,
         prompt=_read_prompt(folder / _MODEL_FILE),
+        prompts=_read_role_prompts(folder / _MODEL_FILE),
         lowercases=transformer.get("do_lower_case") is True,
     )
 
@@ -270,6 +272,14 @@ def _read_prompt(path: Path) -> str:
     if not isinstance(prompt, str):
         raise InputError(f"{path} names the prompt {shorten(name)} and does not hold it; correct it")
     return prompt
+
+
+def _read_role_prompts(path: Path) -> dict[str, str]:
+    """By the names that sentence-transformers looks for; the first that is there."""
+    prompts = _read_optional(path).get("prompts")
+    known = prompts if isinstance(prompts, dict) else {}
+    found = {role: next((known[name] for name in names if name in known), None) for role, names in _ROLE_NAMES.items()}
+    return {role: prompt for role, prompt in found.items() if isinstance(prompt, str)}
 
 
 def _read_optional(path: Path) -> dict[str, Any]:

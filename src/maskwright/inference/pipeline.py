@@ -314,9 +314,9 @@ def pipeline(
     where that is clearly faster than fp32. `compile` is True, False or auto: layers are compiled, on a GPU in 16 bits,
     when many tokens have been read. A model in memory stays as it is, or is copied where one of the two is given.
     Options: `top_k` (fill-mask, classify, qa), `targets` (fill-mask); `pooling` (embed, similarity), `normalize`
-    (embed); `aggregation` (ner); `labels`, `hypothesis`, `multi_label` (zero-shot); `max_answer_length`,
-    `max_question_length`, `doc_stride`, `handle_impossible_answer` (qa); `max_length`. They may be given here or to a
-    call.
+    and `role` (embed; `query` or `document`, which some retrievers have a prompt for); `aggregation` (ner); `labels`,
+    `hypothesis`, `multi_label` (zero-shot); `max_answer_length`, `max_question_length`, `doc_stride`,
+    `handle_impossible_answer` (qa); `max_length`. They may be given here or to a call.
 
     Names of `transformers` do as well, with their defaults and the shape of their answers: `text-classification`,
     `sentiment-analysis`, `token-classification`, `question-answering`, `zero-shot-classification`,

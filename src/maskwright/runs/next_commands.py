@@ -14,6 +14,7 @@ from maskwright.tasks.examples import Example, ExampleFile
 from maskwright.tasks.kinds import ExampleSource
 from maskwright.tasks.ner.examples import TaggedSentence
 from maskwright.tasks.qa.examples import Question
+from maskwright.tasks.retrieval.examples import RetrievalExample
 from maskwright.tasks.similarity.examples import SimilarityExample
 from maskwright.text.sources import read_pairs
 from maskwright.text.tokenizer.tokenizer import Tokenizer
@@ -54,7 +55,7 @@ def suggest_prediction(folder: Path, held_out: ExampleSource) -> str:
     texts = min((_list_texts(example) for example in examples[:_NUM_SEEN]), key=_judge_length)
     if isinstance(examples[0], Question):
         return f"maskwright predict qa {place} --question {quote(texts[0])} {quote(texts[1])}"
-    if isinstance(examples[0], SimilarityExample):
+    if isinstance(examples[0], SimilarityExample | RetrievalExample):
         return f"maskwright predict similarity {place} {quote(texts[0])} {quote(texts[1])}"
     if isinstance(examples[0], TaggedSentence):
         return f"maskwright predict ner {place} {quote(texts[0])}"
@@ -102,10 +103,10 @@ def _rank_gap(sample: PredictionSample, place: int) -> tuple[bool, ...]:
     return is_word, begins and ends, sample.correct[place], sample.selected[place], place > 0
 
 
-def _list_texts(example: Example | TaggedSentence | Question | SimilarityExample) -> list[str]:
+def _list_texts(example: Example | TaggedSentence | Question | SimilarityExample | RetrievalExample) -> list[str]:
     if isinstance(example, Question):
         return [example.text, example.context]
-    if isinstance(example, SimilarityExample):
+    if isinstance(example, SimilarityExample | RetrievalExample):
         return list(example.texts[:2])
     if isinstance(example, TaggedSentence):
         return [" ".join(example.words)]

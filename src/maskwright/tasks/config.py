@@ -18,7 +18,7 @@ DEFAULT_RANK = 8
 
 
 class TaskConfig(Section):
-    task: str = Field(description="classification, multi-label, ner, pairs, qa, regression or similarity.")
+    task: str = Field(description="classification, multi-label, ner, pairs, qa, regression, retrieval or similarity.")
     model: str = Field(description="The encoder to start from: a model folder, a run or a hub id.")
     train: str = Field(
         description="Labelled examples: .csv, .tsv, .jsonl, .parquet, a glob of them, hf:NAME[:CONFIG][@SPLIT]; ner:"
@@ -71,15 +71,31 @@ class TaskConfig(Section):
     max_question_length: int | None = Field(
         default=None, ge=1, description="qa: tokens of a question that are kept; unset: 64."
     )
-    loss: str | None = Field(default=None, description="similarity: contrastive or cosine; unset: contrastive.")
-    pooling: str | None = Field(default=None, description="similarity: mean or cls; unset: mean.")
+    loss: str | None = Field(
+        default=None,
+        description="similarity: contrastive or cosine; retrieval: contrastive, margin-mse or kl; unset: contrastive.",
+    )
+    pooling: str | None = Field(default=None, description="similarity, retrieval: mean or cls; unset: mean.")
     temperature: float | None = Field(
-        default=None, gt=0, description="similarity: what cosines are divided by in the contrastive loss; unset: 0.05."
+        default=None, gt=0, description="similarity, retrieval: what cosines are divided by in the loss; unset: 0.05."
     )
     negative_column: str | None = Field(
         default=None,
-        description="similarity: the column with a text that does not belong to the first; unset: guessed.",
+        description="similarity, retrieval: the column with texts that do not belong to the first; unset: guessed.",
     )
+    num_negatives: int | None = Field(
+        default=None, ge=0, description="retrieval: hard negatives of a query; unset: as many as there are, at most 4."
+    )
+    symmetric: bool = Field(default=False, description="retrieval: documents are to find their queries too.")
+    false_negative_margin: float | None = Field(
+        default=None,
+        description="retrieval: what is nearer to a query than its document by more than this cosine is no negative.",
+    )
+    dims: str | None = Field(
+        default=None, description="retrieval: lengths of prefixes that are to be vectors too: 256,128,64."
+    )
+    query_prompt: str = Field(default="", description="retrieval: put before each query.")
+    document_prompt: str = Field(default="", description="retrieval: put before each document.")
     metric: str | None = Field(default=None, description="What early stopping and tables go by; unset: the task's own.")
     patience: int | None = Field(
         default=None, ge=1, description="Stop after so many epochs without a better metric, and go back to the best."

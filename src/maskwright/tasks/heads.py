@@ -328,6 +328,10 @@ def build_span_head(encoder: PackedEncoder, num_outputs: int, config: Mapping[st
 POOLINGS = ("mean", "cls")
 SETTINGS_PART = "similarity"
 """The key of the task's settings in our part of config.json."""
+RETRIEVAL_PART = "retrieval"
+"""The key of what retrievers have beside those."""
+TEXT_ROLES = ("query", "document")
+"""What a text may be to a retriever, and the names of prompts in sentence-transformers."""
 
 
 class EmbeddingHead(TaskHead):
@@ -351,8 +355,11 @@ def build_embedding_head(encoder: TunedEncoder, num_outputs: int, config: Mappin
     given = settings.get("max_length")
     max_length = min(given, encoder.max_length) if isinstance(given, int) else encoder.max_length
     architecture = encoder.family.architectures[0] if isinstance(encoder, PackedEncoder) else name_encoder(encoder)
-    files = HeadFiles(architecture, {}, {}, describe_pooling(encoder.hidden_size, pooling, max_length))
-    return EmbeddingHead(pooling, files)
+    described = describe_pooling(encoder.hidden_size, pooling, max_length)
+    own = read_own_settings(config, RETRIEVAL_PART)
+    prompts = {role: own[f"{role}_prompt"] for role in TEXT_ROLES if own.get(f"{role}_prompt")}
+    described["config_sentence_transformers.json"]["prompts"] = prompts
+    return EmbeddingHead(pooling, HeadFiles(architecture, {}, {}, described))
 
 
 def check_pooling(name: str) -> Pooling:

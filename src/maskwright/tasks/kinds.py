@@ -23,6 +23,7 @@ from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import ColumnNames, Example, ExampleFile, read_examples
 from maskwright.tasks.features import Features, featurize
 from maskwright.tasks.heads import (
+    RETRIEVAL_PART,
     SEQUENCE_ARCHITECTURE,
     SETTINGS_PART,
     SPAN_ARCHITECTURE,
@@ -42,6 +43,7 @@ from maskwright.tasks.nlp_heads import NLPTaskConfig, load_nlp_head
 from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN, read_questions
 from maskwright.tasks.qa.features import featurize_questions
 from maskwright.tasks.qa.question_answering import QuestionAnswering
+from maskwright.tasks.retrieval.dense import DENSE_FIELDS, build_dense, featurize_dense, load_dense, read_dense
 from maskwright.tasks.sequence import classification, multi_label, regression
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
@@ -172,6 +174,20 @@ KINDS = {
         Regression.from_description,
         SEQUENCE_CLASSES,
     ),
+    "retrieval": TaskKind(
+        read_dense,
+        featurize_dense,
+        build_embedding_head,
+        build_dense,
+        load_dense,
+        ENCODER,
+        GroupLoader,
+        own_settings=(
+            *("loss", "pooling", "temperature", "negative_column", "num_negatives", "symmetric"),
+            *("false_negative_margin", "dims", "query_prompt", "document_prompt"),
+        ),
+        tuple_columns={2: ("query", "positive"), 3: ("query", "positive", "negative")},
+    ),
     "similarity": TaskKind(
         read_similarity,
         featurize_similarity,
@@ -215,6 +231,7 @@ def find_described_kind(config: Mapping[str, Any], folder: Path) -> TaskKind:
     own_head = read_own_settings(config, NLP_HEAD_PART)
     refuse_unknown_fields(own_head, {one.name for one in fields(NLPTaskConfig)}, folder / CONFIG_FILE)
     refuse_unknown_fields(read_own_settings(config, SETTINGS_PART), _SIMILARITY_FIELDS, folder / CONFIG_FILE)
+    refuse_unknown_fields(read_own_settings(config, RETRIEVAL_PART), DENSE_FIELDS, folder / CONFIG_FILE)
     kind = _find_kind(config, folder)
     return kind if not own_head else replace(kind, build_head=lambda encoder, *_: _load_own_head(own_head, encoder))
 
@@ -226,6 +243,8 @@ def _load_own_head(settings: Mapping[str, Any], encoder: nn.Module) -> TaskHead:
 def _find_kind(config: Mapping[str, Any], folder: Path) -> TaskKind:
     architectures = config.get("architectures")
     names = [str(name) for name in architectures] if isinstance(architectures, list) else []
+    if read_own_settings(config, RETRIEVAL_PART):
+        return KINDS["retrieval"]
     if read_own_settings(config, SETTINGS_PART):
         return KINDS["similarity"]
     if any(name.endswith(TOKEN_ARCHITECTURE) for name in names):

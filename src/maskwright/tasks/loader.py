@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import Self
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -64,6 +64,35 @@ class TaskBatch(PackedBatch):
         if self.targets is None:
             raise InputError("the batch has no targets to learn from; build it with a TaskLoader")
         return self.targets
+
+
+@dataclass(frozen=True)
+class WholeBatch(TaskBatch):
+    """A batch that must not be split, because its examples are each other's negatives.
+
+    Where it is too large, its rows are encoded part by part, without activations, and once more for the gradients of
+    each part (Gao et al. 2021, GradCache): the loss is that of the whole batch.
+    """
+
+    rows_at_once: int | None = field(default=None, kw_only=True)
+    """None: all."""
+
+    def cut(self, num_rows: int) -> list[Self]:
+        """The whole batch, whose rows are encoded so many at a time."""
+        return [self if num_rows >= self.num_rows else replace(self, rows_at_once=num_rows)]
+
+    @property
+    def is_recomputed(self) -> bool:
+        return self.rows_at_once is not None
+
+    def list_parts(self) -> list[Self]:
+        """What is encoded at a time."""
+        return super().cut(self.rows_at_once or self.num_rows)
+
+    def map_fields(self, function: Callable[[Tensor], Tensor]) -> Self:
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "rows_at_once"}
+        mapped: dict[str, Any] = {name: function(value) for name, value in given.items() if value is not None}
+        return replace(self, **mapped)
 
 
 @dataclass(frozen=True)

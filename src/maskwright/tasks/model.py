@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
@@ -43,7 +44,7 @@ from maskwright.objectives.saving import (
 from maskwright.tasks.foreign import build_foreign, describe_foreign, name_foreign
 from maskwright.tasks.heads import TaskHead, TaskOutput, count_documents, name_head_weights, pool
 from maskwright.tasks.kinds import find_described_kind
-from maskwright.tasks.loader import AskedBatch, TaskBatch, TaskLoader
+from maskwright.tasks.loader import AskedBatch, TaskBatch, TaskLoader, WholeBatch
 from maskwright.tasks.lora import (
     ADAPTERS_FILE,
     AdapterFolder,
@@ -169,7 +170,14 @@ class TaskModel(Objective):
         return self._compute_logits(batch, count_documents(batch))
 
     def _compute_logits(self, batch: PackedBatch, num_documents: int) -> Tensor:
-        return self.task_head(encode(self.encoder, batch), batch, num_documents)
+        def compute(part: PackedBatch) -> Tensor:
+            return self.task_head(encode(self.encoder, part), part, num_documents)
+
+        if not isinstance(batch, WholeBatch) or not batch.is_recomputed:
+            return compute(batch)
+        if not torch.is_grad_enabled():
+            return torch.cat([compute(part) for part in batch.list_parts()])
+        return torch.cat([checkpoint(compute, part, use_reentrant=False) for part in batch.list_parts()])
 
     def ask(
         self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0

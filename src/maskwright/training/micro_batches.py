@@ -31,17 +31,13 @@ class MicroBatches:
     def run(self, batch: PackedBatch, work: Callable[[list[PackedBatch]], Result]) -> Result:
         while True:
             try:
-                return work(self._cut(batch))
+                return work(batch.cut(self._rows_at_a_time(batch)))
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
                 problem = describe_briefly(error)
             # Outside the handler, whose traceback would keep the failed attempt's memory.
             self._shrink(batch, problem)
-
-    def _cut(self, batch: PackedBatch) -> list[PackedBatch]:
-        rows = self._rows_at_a_time(batch)
-        return [batch.rows(start, start + rows) for start in range(0, batch.num_rows, rows)]
 
     def _rows_at_a_time(self, batch: PackedBatch) -> int:
         num_rows, length = batch.input_ids.shape

@@ -113,7 +113,7 @@ class TrainStep:
         if self.loss_scale is not None:
             factors = factors * self.loss_scale.scale
         self.optimizers.zero_grad()
-        if self._graphed is not None and len(questions) == 1:
+        if self._graphed is not None and len(questions) == 1 and not questions[0].batch.is_recomputed:
             totals = [self._graphed(questions[0], factors)]
         else:
             totals = []

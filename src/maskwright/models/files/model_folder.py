@@ -40,7 +40,16 @@ CODE_KEYS = ("auto_map", "trust_remote_code", "custom_pipelines")
 
 _SHARD_NAME = re.compile(r"[A-Za-z0-9._+=@ -]{1,200}\.safetensors", re.ASCII)
 """Excludes separators, drives and control characters, so a name stays inside the folder."""
-_OWN_PARTS = ("encoder", "masked_lm", "nlp_head", "objective", "replaced_tokens", "sentence_pairs", "similarity")
+_OWN_PARTS = (
+    "encoder",
+    "masked_lm",
+    "nlp_head",
+    "objective",
+    "replaced_tokens",
+    "retrieval",
+    "sentence_pairs",
+    "similarity",
+)
 _MAX_NAMED = 5
 _CHECKPOINT_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 """No leading zeros or other digits, so each step has one name."""

@@ -78,4 +78,5 @@ def _find_by_vectors(name: str, texts: list[str], queries: list[str], options: R
     embed = pipeline(
         "embed", name, normalize=True, precision=computing.precision or "fp32", compile=computing.compile, **given
     )
-    return find_nearest(np.stack(embed(queries)), [np.stack(embed(texts))], DEPTH + _TIES)
+    vectors = np.stack(embed(texts, role="document"))
+    return find_nearest(np.stack(embed(queries, role="query")), [vectors], DEPTH + _TIES)

@@ -52,7 +52,7 @@ from maskwright.training.trainer import Trainer
 
 TASK_FILE = "task.yaml"
 ADAPTER_FOLDER = "adapter"
-_NEEDS_FLOAT64 = "similarity"
+_NEED_FLOAT64 = ("similarity", "retrieval")
 _EVALUATED_AT_ONCE = 8
 """Batches that a GPU evaluates as one: it keeps no activations, and small batches leave it waiting."""
 SHORT_TRAINING_S = 60.0
@@ -121,7 +121,7 @@ def finetune(
     training = configs[0].training
     check_trackers([*training.log_to, *(["tensorboard"] if training.tensorboard else [])])
     device = choose_device(training.device)
-    if device.type == "mps" and config.task == _NEEDS_FLOAT64:
+    if device.type == "mps" and config.task in _NEED_FLOAT64:
         device, training = torch.device("cpu"), training.model_copy(update={"device": "cpu"})
         configs = [one.model_copy(update={"training": training}) for one in configs]
         say(console or CleanConsole(), f"{config.task} tells texts apart in float64, which Apple GPUs lack: on the CPU")
@@ -133,7 +133,6 @@ def finetune(
         with world.naming_the_departed(), ExitStack() as ownership:
             world.main_first(lambda: ownership.enter_context(own_run(out, OUT, partial(say, console), world.is_main)))
             inputs = world.main_first(lambda: _prepare(config, out, folders, overwrite, console, given))
-            _check_micro_batches(inputs, training.micro_batch_tokens)
             configs = _settle_learning_rate(configs, inputs, console)
             session = _Session(inputs, world, console, overwrite)
             figures = [_run_seed(one, session) for one in configs]
@@ -163,14 +162,6 @@ def _prepare(
         for folder in folders:
             _check_same_task(folder, config)
     return load_task_inputs(config, lambda text: say(console, text), given)
-
-
-def _check_micro_batches(inputs: TaskInputs, micro_batch_tokens: int | None) -> None:
-    if micro_batch_tokens is not None and inputs.train.needs_whole_batches:
-        raise InputError(
-            f"training.micro_batch_tokens={micro_batch_tokens} would cut the batch, whose pairs are each other's"
-            " negatives; leave it out, or take a smaller --batch-size or training.activation_checkpointing=true"
-        )
 
 
 def _settle_learning_rate(configs: list[Config], inputs: TaskInputs, console: Console) -> list[Config]:

@@ -48,6 +48,16 @@ def is_collection(source: object) -> bool:
     return isinstance(source, str | Path) and (Path(source).expanduser() / _QRELS).is_dir()
 
 
+def find_qrels(source: object) -> tuple[Path, str] | None:
+    """The folder and the split of a file of judgements in a collection; None for anything else."""
+    if not isinstance(source, str | Path):
+        return None
+    path = Path(source).expanduser()
+    if path.suffix != _QREL_SUFFIX or path.parent.name != _QRELS or not path.is_file():
+        return None
+    return path.parent.parent, path.name.removesuffix(_QREL_SUFFIX)
+
+
 def read_collection(source: str | Path, split: str | None = None, usual: str = TEST_SPLIT) -> Collection:
     """All of a folder; judgements of unknown queries or documents, and empty queries, are an `InputError`.
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from maskwright.batch import PackedBatch
 from maskwright.data.assembly import NUM_SPECIALS
 from maskwright.data.store import TokenStore
-from maskwright.errors import InputError, RunError
+from maskwright.errors import InputError
 from maskwright.suggestions import name_option
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import NO_CONSENSUS, ColumnNames, choose_texts, list_pair_labels, read_text
 from maskwright.tasks.features import Features
 from maskwright.tasks.labels import list_names
-from maskwright.tasks.loader import TaskBatch, TaskLoader
+from maskwright.tasks.loader import TaskBatch, TaskLoader, WholeBatch
 from maskwright.tasks.tables import Record, Table, read_table
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
@@ -196,12 +196,29 @@ class GroupFeatures(Features):
         return sizes
 
 
+class TextGroup(Protocol):
+    @property
+    def place(self) -> str: ...
+
+    @property
+    def texts(self) -> tuple[str, ...]: ...
+
+
 def featurize_groups(
-    examples: Sequence[SimilarityExample], tokenizer: Tokenizer, max_length: int, are_compared: bool
+    examples: Sequence[TextGroup],
+    tokenizer: Tokenizer,
+    max_length: int,
+    are_compared: bool,
+    prompts: tuple[str, str] = ("", ""),
 ) -> GroupFeatures:
-    """Tokenize groups; long texts are truncated, and an example is dropped if one of its texts has no tokens."""
+    """Tokenize groups; long texts are truncated, and an example is dropped if one of its texts has no tokens.
+
+    `prompts` stand before the first text of a group, and before all others.
+    """
     group_size, max_tokens = len(examples[0].texts), max_length - NUM_SPECIALS
-    ids = tokenizer.encode_batch([text for example in examples for text in example.texts])
+    ids = tokenizer.encode_batch(
+        [prompts[min(number, 1)] + text for example in examples for number, text in enumerate(example.texts)]
+    )
     groups = [ids[start : start + group_size] for start in range(0, len(ids), group_size)]
     chosen = [number for number, group in enumerate(groups) if all(group)]
     if not chosen:
@@ -216,19 +233,6 @@ def featurize_groups(
         group_size=group_size,
         are_compared=are_compared,
     )
-
-
-@dataclass(frozen=True)
-class WholeBatch(TaskBatch):
-    """A batch that must not be split, because its examples are each other's negatives."""
-
-    def rows(self, start: int, stop: int) -> Self:
-        if start > 0 or stop < self.num_rows:
-            raise RunError(
-                "the pairs of a batch are compared with each other, so it cannot be worked on in parts; take a smaller"
-                " --batch-size or --max-length, or training.activation_checkpointing=true"
-            )
-        return self
 
 
 class GroupLoader(TaskLoader):

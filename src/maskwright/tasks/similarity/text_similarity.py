@@ -1,8 +1,7 @@
 """Text embeddings trained on pairs, by the contrastive loss or by labels for their cosine.
 
-The contrastive loss tells the partner of a text from the other texts of the batch: symmetric InfoNCE, known as multiple
-negatives ranking (Henderson et al. 2017, section 4.4; Reimers & Gurevych 2019). B rows, N documents of a row,
-R examples, G texts of an example (two that belong together, perhaps a hard negative), D width, C candidates.
+B rows, N documents of a row, R examples, G texts of an example (two that belong together, perhaps a hard negative), D
+width.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -26,6 +23,7 @@ from maskwright.suggestions import suggest
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.heads import SETTINGS_PART, Pooling, check_pooling
 from maskwright.tasks.sequence.regression import Regression
+from maskwright.tasks.similarity.contrastive import Groups, compute_contrastive_losses
 from maskwright.tasks.similarity.examples import (
     CONTRASTIVE,
     COSINE,
@@ -36,94 +34,6 @@ from maskwright.tasks.similarity.examples import (
 )
 from maskwright.tasks.task import Scores, Task, compute_pearson, compute_spearman
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class Groups:
-    """The examples of a batch; texts are known by numbers, the same number for the same text."""
-
-    vectors: Tensor
-    """(R, G, D), of length 1."""
-    texts: Tensor
-    """(R, G)"""
-    is_asked: Tensor
-    """(R,), whether there is an example whose texts belong together."""
-
-
-@dataclass(frozen=True)
-class _Side:
-    """Texts of one side of all examples, with those they belong to; NaN for hard negatives, which belong to none."""
-
-    vectors: Tensor
-    texts: Tensor
-    partners: Tensor
-
-
-def compute_contrastive_losses(own: Groups, temperature: float) -> tuple[Tensor, Tensor]:
-    """(R,) the loss of each example, and whether its first text finds the second before all others.
-
-    Texts of all processes are candidates. What is the same text as one of the two, or belongs to the same text, is no
-    negative.
-    """
-    whole, first = _gather(own)
-    size = own.vectors.shape[1] - 1
-    places = torch.arange(len(own.vectors), device=own.vectors.device) + first
-    is_candidate = whole.is_asked
-    unpaired = torch.full_like(whole.texts[:, 2:], float("nan"))
-    seconds = _Side(
-        whole.vectors[:, 1:].flatten(0, 1),
-        whole.texts[:, 1:].flatten(),
-        torch.cat([whole.texts[:, :1], unpaired], dim=1).flatten(),
-    )
-    firsts = _Side(whole.vectors[:, 0], whole.texts[:, 0], whole.texts[:, 1])
-    asking = _Side(own.vectors[:, 0], own.texts[:, 0], own.texts[:, 1])
-    answering = _Side(own.vectors[:, 1], own.texts[:, 1], own.texts[:, 0])
-    there, hits = _find_partners(asking, seconds, is_candidate.repeat_interleave(size), places * size, temperature)
-    back, _ = _find_partners(answering, firsts, is_candidate, places, temperature)
-    return (there + back) / 2, hits
-
-
-def _find_partners(
-    queries: _Side, candidates: _Side, is_candidate: Tensor, places: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    """(R,) cross-entropy of the candidate at each place, and whether it comes first."""
-    logits = queries.vectors @ candidates.vectors.T / temperature
-    own, partners = queries.texts[:, None], queries.partners[:, None]
-    is_match = (candidates.texts == own) | (candidates.texts == partners) | (candidates.partners == own)
-    is_place = torch.arange(len(candidates.texts), device=places.device) == places[:, None]
-    logits = logits.masked_fill(~is_place & (is_match | ~is_candidate), float("-inf"))
-    return F.cross_entropy(logits, places, reduction="none"), logits.argmax(dim=-1) == places
-
-
-def _gather(own: Groups) -> tuple[Groups, int]:
-    """The examples of all processes, and the index of this process's first; all have equally many."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return own, 0
-    texts, is_asked = _collect(own.texts), _collect(own.is_asked.to(own.texts.dtype)) > 0
-    vectors = _CollectVectors.apply(own.vectors)  # type: ignore[no-untyped-call]
-    return Groups(vectors, texts, is_asked), dist.get_rank() * len(own.texts)
-
-
-def _collect(tensor: Tensor) -> Tensor:
-    tensor = tensor.contiguous()
-    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, tensor)
-    return torch.cat(parts)
-
-
-class _CollectVectors(torch.autograd.Function):
-    """Vectors of all processes, whose gradients go back to the process they came from, summed over all losses."""
-
-    @staticmethod
-    def forward(context: Any, vectors: Tensor) -> Tensor:
-        return _collect(vectors)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> Tensor:
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        return total.chunk(dist.get_world_size())[dist.get_rank()]
-
 
 _NOT_OF_TEXTS = 2
 """Columns of a target before the numbers of the texts: whether the pair is asked, and its label."""
@@ -159,7 +69,7 @@ class ContrastiveSimilarity(Task):
             [
                 1.0 if example.belongs else math.nan,
                 math.nan if example.label is None else example.label,
-                *map(_number_text, example.texts),
+                *map(number_text, example.texts),
             ]
             for example in examples
         ]
@@ -218,7 +128,7 @@ class ContrastiveSimilarity(Task):
         return f"{len(targets):,} pairs that belong together, each against the other pairs of its batch"
 
 
-def _number_text(text: str) -> float:
+def number_text(text: str) -> float:
     """A number for a text; the same for texts that differ only in case and spaces."""
     content = " ".join(text.casefold().split()).encode()
     return float(int.from_bytes(hashlib.blake2b(content, digest_size=_HASH_BYTES).digest()))

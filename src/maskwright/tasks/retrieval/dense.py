@@ -1,0 +1,233 @@
+"""Vectors of queries and documents, trained so that a query is nearest to the document that answers it.
+
+Losses: contrastive over the batch with hard negatives; or a teacher's scores of an example's documents, by the margins
+between them (Hofstätter et al. 2020) or by their distribution. Prefixes of the vectors can be trained to be vectors
+themselves (Kusupati et al. 2022, Matryoshka). B rows, N documents of a row, R examples, G texts of an example (a query,
+a document that answers it, others), D width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from maskwright.batch import PackedBatch
+from maskwright.errors import InputError
+from maskwright.models.files.model_folder import CONFIG_FILE, OWN_KEY, read_own_settings
+from maskwright.objectives.loss import LossSums
+from maskwright.storage import read_record
+from maskwright.suggestions import suggest
+from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.heads import (
+    RETRIEVAL_PART,
+    SETTINGS_PART,
+    Pooling,
+    check_pooling,
+)
+from maskwright.tasks.retrieval.examples import RetrievalExample, RetrievalFile, read_retrieval
+from maskwright.tasks.similarity.contrastive import Groups, compute_contrastive_losses
+from maskwright.tasks.similarity.examples import CONTRASTIVE, GroupFeatures, featurize_groups
+from maskwright.tasks.similarity.text_similarity import DEFAULT_POOLING, DEFAULT_TEMPERATURE, group_vectors, number_text
+from maskwright.tasks.tables import Table
+from maskwright.tasks.task import Scores, Task
+from maskwright.text.tokenizer.tokenizer import Tokenizer
+
+MARGIN_MSE, KL = "margin-mse", "kl"
+LOSSES = (CONTRASTIVE, MARGIN_MSE, KL)
+DENSE = "dense"
+_MRR_AT = 10
+_FEWEST = 2
+
+
+@dataclass(frozen=True)
+class DenseSettings:
+    """How a retriever was trained, and what stands before its texts; kept in config.json."""
+
+    kind: str = DENSE
+    loss: str = CONTRASTIVE
+    temperature: float = DEFAULT_TEMPERATURE
+    symmetric: bool = False
+    false_negative_margin: float | None = None
+    dims: tuple[int, ...] = ()
+    """Lengths of prefixes that are vectors too."""
+    query_prompt: str = ""
+    document_prompt: str = ""
+
+    @property
+    def learns_scores(self) -> bool:
+        return self.loss != CONTRASTIVE
+
+
+class DenseRetrieval(Task):
+    """The document of a query is told from those of the batch, or documents are scored as a teacher scores them."""
+
+    default_metric = "accuracy"
+    num_outputs = 1
+    num_figures = 1
+    """Queries whose document comes first."""
+
+    def __init__(self, pooling: Pooling, settings: DenseSettings, max_length: int | None) -> None:
+        super().__init__()
+        self.pooling: Pooling = pooling
+        self.settings = settings
+        self.max_length = max_length
+
+    def encode_targets(self, examples: Sequence[RetrievalExample]) -> Tensor:
+        """(examples, 1 + G): that there is an example, and a number for each text; then a score of each document."""
+        rows = [
+            [1.0, *map(number_text, one.texts), *(one.scores or () if self.settings.learns_scores else ())]
+            for one in examples
+        ]
+        return torch.tensor(rows, dtype=torch.float64)
+
+    def read_labels(self, labels: Tensor) -> Tensor:
+        raise InputError("the loss of retrieval is one of queries with documents; train it on batches of a GroupLoader")
+
+    def arrange(self, logits: Tensor, batch: PackedBatch, targets: Tensor) -> Tensor:
+        """(B, N, G, D) the vectors of each example, at each of its documents."""
+        return group_vectors(logits, self._count_texts(targets))
+
+    def _count_texts(self, targets: Tensor) -> int:
+        num_columns = targets.shape[-1]
+        return num_columns // 2 if self.settings.learns_scores else num_columns - 1
+
+    def loss_sums(self, logits: Tensor, targets: Tensor) -> LossSums:
+        size = logits.shape[2]
+        vectors, targets = logits[:, ::size].flatten(0, 1), targets[:, ::size].flatten(0, 1)
+        is_asked = ~targets[:, 0].isnan()
+        widths = [width for width in self.settings.dims if width < vectors.shape[-1]]
+        with torch.autocast(logits.device.type, enabled=False):
+            prefixes = [vectors, *(F.normalize(vectors[..., :width], dim=-1) for width in widths)]
+            computed = [self._compute_losses(one, targets, is_asked) for one in prefixes]
+        losses = torch.stack([losses for losses, _ in computed]).mean(0)
+        loss = torch.where(is_asked, losses, 0.0).sum()
+        num_hits = (computed[0][1] & is_asked).sum().double()
+        return LossSums(size * loss[None], size * is_asked.sum()[None], size * num_hits[None])
+
+    def _compute_losses(self, vectors: Tensor, targets: Tensor, is_asked: Tensor) -> tuple[Tensor, Tensor]:
+        """(R,) the loss of each example, and whether the document of its query comes first."""
+        settings, size = self.settings, vectors.shape[1]
+        if not settings.learns_scores:
+            groups = Groups(vectors, targets[:, 1 : 1 + size], is_asked)
+            return compute_contrastive_losses(
+                groups,
+                settings.temperature,
+                is_symmetric=settings.symmetric,
+                false_negative_margin=settings.false_negative_margin,
+            )
+        scores = (vectors[:, :1] * vectors[:, 1:]).sum(-1) / settings.temperature
+        taught = targets[:, 1 + size :].nan_to_num().to(scores.dtype)
+        hits = scores.argmax(-1) == 0
+        if settings.loss == MARGIN_MSE:
+            margins, wanted = (one[:, :1] - one[:, 1:] for one in (scores, taught))
+            return (margins - wanted).square().mean(-1), hits
+        divergence = F.kl_div(scores.log_softmax(-1), taught.log_softmax(-1), reduction="none", log_target=True)
+        return divergence.sum(-1), hits
+
+    def condense(self, logits: Tensor) -> Tensor:
+        """(B, N, 2, D) the vectors of the query and of its document."""
+        return logits[:, :, :2]
+
+    def compute_metrics(self, sums: Sequence[float]) -> Scores:
+        loss_sum, count, num_hits = sums
+        num_asked = count or math.nan
+        return {"loss": loss_sum / num_asked, "accuracy": num_hits / num_asked}
+
+    def score_answers(self, answers: Tensor, targets: Tensor, examples: Sequence[RetrievalExample]) -> Scores:
+        """The reciprocal rank of each example's document among all held-out ones that do not answer its query."""
+        queries, numbers = targets[:, 1], targets[:, 2]
+        _, first = torch.unique(numbers, return_inverse=True)
+        places = torch.zeros(int(first.max()) + 1, dtype=torch.long).scatter_(0, first, torch.arange(len(first)))
+        documents = answers[places, 1]
+        _, query_ids = torch.unique(queries, return_inverse=True)
+        by_query = torch.zeros(int(query_ids.max()) + 1, len(places), dtype=torch.bool)
+        by_query[query_ids, first] = True
+        answers_query = by_query[query_ids]
+        cosines = answers[:, 0] @ documents.T
+        own = cosines.gather(1, first[:, None])
+        ranks = 1 + ((cosines > own) & ~answers_query).sum(-1)
+        reciprocal = torch.where(ranks <= _MRR_AT, 1.0 / ranks, 0.0)
+        return {f"mrr@{_MRR_AT}": float(reciprocal.mean())}
+
+    def describe(self) -> dict[str, Any]:
+        """As a model for similarity, which gives the vectors, and how it was trained."""
+        vectors = {
+            "loss": CONTRASTIVE,
+            "pooling": self.pooling,
+            "temperature": self.settings.temperature,
+            "max_length": self.max_length,
+        }
+        own = {**asdict(self.settings), "dims": list(self.settings.dims)}
+        return {OWN_KEY: {SETTINGS_PART: vectors, RETRIEVAL_PART: own}}
+
+    def describe_labels(self, targets: Tensor) -> str:
+        if self.settings.learns_scores:
+            return f"a teacher's scores of {self._count_texts(targets) - 1} documents for each query"
+        return f"{len(targets):,} queries, whose document is told from the others of its batch"
+
+
+def build_dense(examples: Sequence[RetrievalExample], config: TaskConfig) -> DenseRetrieval:
+    """The task for these settings and training examples."""
+    for name, is_set in (("class-weights", config.class_weights), ("label-smoothing", config.label_smoothing)):
+        if is_set:
+            raise InputError(f"--{name} is for classes; retrieval has none: leave it out")
+    settings = read_settings(config)
+    if not settings.learns_scores and config.batch_size < _FEWEST:
+        raise InputError("--batch-size is 1, which leaves the contrastive loss nothing to compare with; raise it")
+    return DenseRetrieval(check_pooling(config.pooling or DEFAULT_POOLING), settings, config.max_length)
+
+
+def read_settings(config: TaskConfig) -> DenseSettings:
+    loss = config.loss or CONTRASTIVE
+    if loss not in LOSSES:
+        raise InputError(f"there is no loss '{loss}' for retrieval{suggest(loss, LOSSES)}")
+    for option in ("symmetric", "false_negative_margin"):
+        if loss != CONTRASTIVE and getattr(config, option) not in (None, False):
+            raise InputError(f"--{option.replace('_', '-')} is for --loss {CONTRASTIVE}, not {loss}; leave it out")
+    return DenseSettings(
+        loss=loss,
+        temperature=config.temperature or DEFAULT_TEMPERATURE,
+        symmetric=config.symmetric,
+        false_negative_margin=config.false_negative_margin,
+        dims=_read_dims(config.dims),
+        query_prompt=config.query_prompt,
+        document_prompt=config.document_prompt,
+    )
+
+
+def _read_dims(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise InputError(f"--dims is '{text}'; expected lengths of vectors such as 256,128,64")
+    return tuple(sorted({int(part) for part in parts}, reverse=True))
+
+
+def load_dense(config: Mapping[str, Any]) -> DenseRetrieval:
+    """The task of a saved model, from its config.json."""
+    vectors, own = read_own_settings(config, SETTINGS_PART), read_own_settings(config, RETRIEVAL_PART)
+    settings = read_record(DenseSettings, own, Path(CONFIG_FILE))
+    return DenseRetrieval(check_pooling(str(vectors.get("pooling"))), settings, vectors.get("max_length"))
+
+
+DENSE_FIELDS = tuple(one.name for one in fields(DenseSettings))
+
+
+def read_dense(source: str | Path | Table, config: TaskConfig) -> RetrievalFile:
+    return read_retrieval(source, config, read_settings(config).learns_scores)
+
+
+def featurize_dense(
+    examples: Sequence[RetrievalExample], tokenizer: Tokenizer, max_length: int, config: TaskConfig
+) -> GroupFeatures:
+    settings = read_settings(config)
+    prompts = settings.query_prompt, settings.document_prompt
+    return featurize_groups(examples, tokenizer, max_length, not settings.learns_scores, prompts)
