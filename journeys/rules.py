@@ -58,6 +58,7 @@ RULES = [
         r"localhost:8000", page="docs/serving.md", skip="asks a server; tests/serving/clients has one for each client"
     ),
     Rule(r"^docker ", skip="needs docker"),
+    Rule(r"s3://", skip="needs a bucket; tests/test_in_stores.py has a server"),
     Rule(r"--install-completion", skip="writes to the start-up files of a shell"),
     Rule(r"^pip install", skip="installs packages"),
     Rule(r"^(make (test|journeys)|python -m journeys)", skip="the tests, or these journeys themselves"),
@@ -199,6 +200,9 @@ FINETUNE_PAIRS = (
 FINETUNE_SIMILARITY = (
     "maskwright finetune similarity --model runs/mine --train nli.jsonl --validation sts-dev.csv --pooling mean"
 )
+FINETUNE_RETRIEVAL = (
+    "maskwright finetune retrieval --model runs/mine --train collection/ --batch-size 128 --out runs/retriever"
+)
 FINETUNE_TEXTS = (
     "maskwright finetune classification --model bert-base-uncased --train train.tsv --validation dev.tsv"
     " --out runs/sst2"
@@ -227,6 +231,9 @@ MADE = {
     "runs/squad": Made(FINETUNE_QA, "runs/bert-base-uncased-qa"),
     "runs/clinical": Made("maskwright adapt bert-base-uncased --text notes.txt --out runs/clinical"),
     "runs/similar": Made(FINETUNE_SIMILARITY, "runs/mine-similarity"),
+    "runs/retriever": Made(FINETUNE_RETRIEVAL),
+    "hard.jsonl": Made("maskwright mine runs/retriever collection/ --relative-margin 0.05 --out hard.jsonl"),
+    "idx": Made("maskwright index runs/retriever collection/ --out idx"),
     "runs/snli": Made(FINETUNE_PAIRS, "runs/mine-pairs/seed-0"),
 }
 

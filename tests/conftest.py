@@ -21,6 +21,9 @@ import pytest
 import yaml
 
 if TYPE_CHECKING:
+    from tests.object_store import ObjectStore
+
+    from maskwright.stores import StoreUrl
     from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _SUBJECTS = ["the cat", "a small dog", "my old teacher", "every student", "the quiet river", "one red bird"]
@@ -294,3 +297,22 @@ def tiny_command(tiny_values: dict[str, Any], tmp_path: Path) -> list[str]:
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(tiny_values), encoding="utf-8")
     return ["train", str(path)]
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    """A server of objects, which the environment points to."""
+    from tests.object_store import serving_objects
+
+    with pytest.MonkeyPatch.context() as patch, serving_objects(patch) as store:
+        yield store
+
+
+@pytest.fixture
+def url(object_store: ObjectStore, request: pytest.FixtureRequest) -> StoreUrl:
+    """An address in it that no other test uses."""
+    from tests.object_store import BUCKET
+
+    from maskwright.stores import StoreUrl
+
+    return StoreUrl(f"s3://{BUCKET}/{request.node.originalname}-{abs(hash(request.node.nodeid))}")

@@ -73,6 +73,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.commands import generate as generate
     from maskwright.runs.commands import prepare as prepare
     from maskwright.runs.commands import train as train
+    from maskwright.runs.compare import compare as compare
     from maskwright.runs.create import create_mlm_dataset as create_mlm_dataset
     from maskwright.runs.create import create_mlm_training_model as create_mlm_training_model
     from maskwright.runs.doctor.findings import CheckUp as CheckUp
@@ -87,6 +88,11 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.predict import predict as predict
     from maskwright.runs.pretrain import FinishedRun as FinishedRun
     from maskwright.runs.pretrain import pretrain as pretrain
+    from maskwright.runs.search.index import index as index
+    from maskwright.runs.search.mine import mine as mine
+    from maskwright.runs.search.search import Hit as Hit
+    from maskwright.runs.search.search import Searcher as Searcher
+    from maskwright.runs.search.search import search as search
     from maskwright.runs.trainer import Trainer as Trainer
     from maskwright.sections.data import AugmentationConfig as AugmentationConfig
     from maskwright.sections.data import SourceConfig as SourceConfig
@@ -143,6 +149,7 @@ _HOMES = {
     "FinishedTask": "maskwright.runs.finetune.finetune",
     "GlueReport": "maskwright.runs.eval.glue_report",
     "History": "maskwright.training.state",
+    "Hit": "maskwright.runs.search.search",
     "HybridLanguageModel": "maskwright.objectives.masked_lm",
     "InputError": "maskwright.errors",
     "InputWarning": "maskwright.errors",
@@ -177,6 +184,7 @@ _HOMES = {
     "RoBERTa": "maskwright.models.roberta",
     "RunError": "maskwright.errors",
     "ScheduleConfig": "maskwright.sections.training",
+    "Searcher": "maskwright.runs.search.search",
     "SentencePairModel": "maskwright.objectives.sentence_pairs",
     "SourceConfig": "maskwright.sections.data",
     "TaskConfig": "maskwright.tasks.config",
@@ -199,6 +207,7 @@ _HOMES = {
     "board": "maskwright.serving.watch",
     "calculate_perplexity": "maskwright.evaluation.likelihood",
     "choose_model": "maskwright.catalogue.choose",
+    "compare": "maskwright.runs.compare",
     "create_mlm_dataset": "maskwright.runs.create",
     "create_mlm_training_model": "maskwright.runs.create",
     "create_nlp_head": "maskwright.tasks.nlp_heads",
@@ -211,6 +220,7 @@ _HOMES = {
     "generate": "maskwright.runs.commands",
     "judge_pairs": "maskwright.evaluation.minimal_pairs",
     "learning_rate_schedule_builder": "maskwright.training.optim.builders",
+    "index": "maskwright.runs.search.index",
     "list_models": "maskwright.catalogue.choose",
     "load_config": "maskwright.config",
     "load_tokenizer": "maskwright.text.tokenizer.tokenizer",
@@ -218,6 +228,7 @@ _HOMES = {
     "measure_memory": "maskwright.runs.memory",
     "optimizer_builder": "maskwright.training.optim.builders",
     "pipeline": "maskwright.inference.pipeline",
+    "mine": "maskwright.runs.search.mine",
     "predict": "maskwright.runs.predict",
     "predict_masked": "maskwright.inference.fill_mask",
     "prepare": "maskwright.runs.commands",
@@ -225,6 +236,7 @@ _HOMES = {
     "pretrain": "maskwright.runs.pretrain",
     "rank_answers": "maskwright.evaluation.cloze",
     "score_texts": "maskwright.evaluation.likelihood",
+    "search": "maskwright.runs.search.search",
     "serve": "maskwright.serving.serve",
     "train": "maskwright.runs.commands",
     "train_tokenizer": "maskwright.text.tokenizer.train",

@@ -11,6 +11,7 @@ import pytest
 from maskwright.config import build_config
 from maskwright.inference.visualize import PredictionSample, PredictionView
 from maskwright.runs.folder import RunFolder
+from maskwright.runs.insight import Band, Insight
 from maskwright.runs.report import format_figures, write_report
 
 pytestmark = pytest.mark.draws
@@ -93,3 +94,25 @@ def test_a_run_without_figures_has_a_report_without_curves(tmp_path: Path) -> No
     run.metrics_file.write_text('{"step": 1, "loss": null}\n{"step": 2, "epoch": 1}\n')
     write_report(run, build_config({}), FIGURES, None)
     assert "<svg" not in run.report_file.read_text()
+
+
+def test_the_report_shows_what_the_model_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    run = RunFolder(tmp_path)
+    step = {"step": 5, "loss": 3.0, "grad_norm": 1.5, "mask_ratio": 0.3, "data_wait": 0.02}
+    run.metrics_file.write_text(json.dumps(step) + "\n" + json.dumps(step | {"step": 10}) + "\n")
+    words = [("the", -1.0, 0.0), ("<i>", 1.0, 1.0), ("hidden", -1.0, 0.01)]
+    insight = Insight([Band("often", 200, 150), Band("rare", 10, 0), Band("never", 0, 0)], words, 0.25)
+    write_report(run, build_config({}), FIGURES, VIEW, insight)
+    text = run.report_file.read_text()
+    for title in ("Gradient norm", "Mask ratio", "Share of time waiting for data", "Right answers by frequency"):
+        assert f"<figcaption>{title} " in text
+    bars = text.partition("Right answers by frequency")[2].partition("</figure>")[0]
+    assert re.findall(r"<rect [^>]*>", bars)[0].count("height") == 1
+    assert bars.count("<rect") == 2  # a band without a token has no bar
+    assert ">75%</text><text" in bars.replace("\n", "")
+    assert "often: 200, rare: 10" in text
+    assert "25% of the variance" in text
+    assert ">&lt;i&gt;</text>" in text
+    assert "<title>hidden</title>" in text  # it would cover `the`
+    assert "<i>" not in text

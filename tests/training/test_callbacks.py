@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import nullcontext
 from io import StringIO
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -13,6 +15,7 @@ import maskwright.training.callbacks as callbacks_module
 from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
+from maskwright.training import notebook
 from maskwright.training.callbacks import Callback, EarlyStopping, ModelCheckpoint, TensorBoard
 from maskwright.training.checkpoint_writer import LateWrites
 from maskwright.training.distributed.world import World
@@ -459,3 +462,24 @@ def test_arguments_of_keras_that_are_not_taken_say_what_is(build, reason):
 def test_arguments_of_keras_that_ask_for_nothing_are_let_through(tmp_path):
     EarlyStopping("loss", verbose=0, baseline=None, start_from_epoch=0)
     ModelCheckpoint(tmp_path / "m", verbose=0, save_weights_only=False)
+
+
+def test_progress_is_one_changing_output_in_a_notebook(fit, monkeypatch):
+    shown = []
+    display = SimpleNamespace(
+        HTML=str, display=lambda text, display_id: shown.append(text) or SimpleNamespace(update=shown.append)
+    )
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setattr(notebook, "_INTERVAL_S", 0.0)
+    console = Console(file=StringIO(), force_jupyter=True)
+    trainer = fit([ProgressDisplay(console)], log_every_steps=3)
+    assert console.file.getvalue() == ""
+    assert "width: 0.0%" in shown[0]
+    assert "width: 100.0%" in shown[-1]
+    assert 'class="curve stroke-0"' in shown[-1]
+    assert f"epoch 2 done  loss {trainer.history.history['loss'][1]:.4f}" in shown[-1]
+    quiet = Console(file=StringIO(), force_jupyter=True, quiet=True)
+    shown.clear()
+    fit([ProgressDisplay(quiet)], log_every_steps=3)
+    assert shown == []

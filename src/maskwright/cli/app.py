@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from maskwright.cli.adapt import adapt
+from maskwright.cli.compare import compare
 from maskwright.cli.doctor import doctor
 from maskwright.cli.eval import evaluate
 from maskwright.cli.export import export
@@ -21,6 +22,7 @@ from maskwright.cli.finetune import complete_lora, finetune
 from maskwright.cli.models import models_app
 from maskwright.cli.predict import complete_keep_columns, embed, fill, generate, predict
 from maskwright.cli.prepare import prepare_app
+from maskwright.cli.search import index, mine, search
 from maskwright.cli.serve import board, serve
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
@@ -62,8 +64,12 @@ app.command("eval")(evaluate)
 app.command()(generate)
 app.command()(predict)
 app.command()(embed)
+app.command()(index)
+app.command()(search)
+app.command()(mine)
 app.command()(serve)
 app.command()(board)
+app.command()(compare)
 app.command()(export)
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(tokenizer_app)
@@ -111,6 +117,8 @@ def _describe_kept(words: list[str]) -> str:
     """What a command keeps after Ctrl-C; runs print their own message once they have started."""
     if words[:1] == ["prepare"] and words[1:2] != ["wiki"]:
         return "what is prepared so far is kept, and the same command goes on with it"
+    if words[:1] == ["index"]:
+        return "what is indexed so far is kept, and the same command goes on with it"
     if words[:1] == ["eval"] and "glue" in words:
         return "finished runs are kept, and the same command goes on with the others"
     if words[:1] in (["train"], ["finetune"], ["adapt"]):

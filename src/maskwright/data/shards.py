@@ -23,15 +23,19 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.data.mirror import DEFAULT_CACHE_GB, Mirror, mirror_prepared
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.storage import read_json, read_record, restore_folder, write_text
+from maskwright.stores import is_store_url
 from maskwright.suggestions import OVERWRITE
 
 MANIFEST_FILE = "manifest.json"
 TOKENIZER_FOLDER = "tokenizer"
 SHARD_FILES = ("ids", "lengths", "words")
 _DTYPES = {"<u2", "<u4"}
+_OPEN_MIRRORED = 8
+"""Shards of a store that are open at once, each kept on the disk as long."""
 _AGAIN = f"prepare the data again with {OVERWRITE}"
 
 
@@ -164,7 +168,8 @@ class PreparedShards:
         self.infos = _list_shards(manifest, self.folder, split)
         weights = [source.weight for source in manifest.sources]
         self.weights = [weights[info.source] if split == "train" else 1.0 for info in self.infos]
-        self.store = lru_cache(maxsize=32)(self._open)
+        self._mirror = Mirror.find(self.folder)
+        self.store = lru_cache(maxsize=32 if self._mirror is None else _OPEN_MIRRORED)(self._open)
 
     @property
     def num_shards(self) -> int:
@@ -209,8 +214,33 @@ class PreparedShards:
             return
 
     def _open(self, shard: int) -> TokenStore:
-        """Memory-map a shard's files and verify their checksums, which takes a few milliseconds."""
+        """Memory-map a shard's files and verify their checksums, which takes a few milliseconds.
+
+        Those of a store are fetched first, and once more if they are not what they should be.
+        """
         info = self.infos[shard]
+        if self._mirror is None:
+            return self._map(info)
+        self._fetch(info, self._mirror)
+        try:
+            return self._map(info)
+        except InputError:  # damaged on the way, or removed by another process in the meantime
+            for suffix in SHARD_FILES:
+                self._path(info, suffix).unlink(missing_ok=True)
+            self._fetch(info, self._mirror)
+            return self._map(info)
+
+    def _fetch(self, info: ShardInfo, mirror: Mirror) -> None:
+        sizes = {
+            "ids": np.dtype(info.ids_dtype).itemsize * info.num_tokens,
+            "lengths": np.dtype(info.lengths_dtype).itemsize * info.num_documents,
+        }
+        if info.words_sha256 is not None:
+            sizes["words"] = info.num_words_bytes
+        for suffix, num_bytes in sizes.items():
+            mirror.fetch(self._path(info, suffix), num_bytes)
+
+    def _map(self, info: ShardInfo) -> TokenStore:
         ids = _map_file(self._path(info, "ids"), info.ids_dtype, info.num_tokens, info.ids_sha256)
         lengths = _map_file(self._path(info, "lengths"), info.lengths_dtype, info.num_documents, info.lengths_sha256)
         offsets = np.zeros(info.num_documents + 1, dtype=np.int64)
@@ -225,6 +255,12 @@ class PreparedShards:
 
     def _rows_file(self, row_length: int, window: int) -> Path:
         return self.folder / self.split / f"rows-{row_length}-{window}.json"
+
+
+def find_prepared(place: str | Path, cache_gb: float = DEFAULT_CACHE_GB) -> Path | None:
+    """The prepared folder of this name, or the one that mirrors it from a store; None for anything else."""
+    folder = mirror_prepared(place, cache_gb) if isinstance(place, str) and is_store_url(place) else Path(place)
+    return folder if folder is not None and is_prepared(folder) else None
 
 
 def is_prepared(folder: str | Path) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
+from maskwright.stores import Place
 from maskwright.text.corpus import ReadingReport, decode_lines
 from maskwright.text.files import file_format, find_files, open_stream
 from maskwright.untrusted import shorten
@@ -64,7 +64,7 @@ def check_text(value: Any, field: str, where: str) -> str:
     return value
 
 
-def _read_file(path: Path) -> Iterator[Record]:
+def _read_file(path: Place) -> Iterator[Record]:
     report = ReadingReport()
     name = path.name.split(".")[0]
     with open_stream(path) as stream:

@@ -27,6 +27,7 @@ from maskwright.models.attention import (
     supports_blocks,
 )
 from maskwright.models.compilation import InferenceCompiler, LayerCompiler, run_cast
+from maskwright.models.description import build_model_html
 from maskwright.models.documents import DocumentGroups, FlatAttention, group_documents, limit_groups
 from maskwright.models.family import Family
 from maskwright.models.files.model_folder import (
@@ -188,6 +189,9 @@ class PackedEncoder(nn.Module, ABC):
 
     @abstractmethod
     def get_input_embeddings(self) -> nn.Embedding: ...
+
+    def _repr_html_(self) -> str:
+        return build_model_html(self, self, {})
 
     def residual_outputs(self) -> list[nn.Linear]:
         """The last linear layer of every residual branch."""

@@ -13,6 +13,7 @@ from maskwright.errors import InputError
 from maskwright.masking.strategies import build_masker
 from maskwright.masking.tokens import CorruptedBatch, Masker, TokenMasker
 from maskwright.models.compilation import LayerCompiler
+from maskwright.models.description import build_model_html
 from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives import arguments
 from maskwright.objectives.loss import LossSums
@@ -67,6 +68,14 @@ class Objective(SavedModel):
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Refuse data whose tokenizer does not fit the model."""
         arguments.check_tokenizer_size(tokenizer, self.vocab_size)
+
+    def describe_purpose(self) -> dict[str, str]:
+        """What a notebook shows of the model beside its size and shape."""
+        masking = {} if self.mask_ratio is None else {"masked tokens": f"{self.mask_ratio:.0%}"}
+        return {"objective": self.mode} | masking
+
+    def _repr_html_(self) -> str:
+        return build_model_html(self, self.encoder, self.describe_purpose())
 
     @property
     def is_recordable(self) -> bool:

@@ -66,6 +66,9 @@ class Adapted:
     exported: Path | None
     """None where Hugging Face's layout cannot hold the model."""
 
+    def _repr_html_(self) -> str:
+        return self.run._repr_html_()
+
 
 def adapt(model: str, options: AdaptOptions, console: Console, say: Say) -> Adapted:
     """Finished parts are kept: the same command resumes where it stopped."""

@@ -351,12 +351,13 @@ def fill(
     tokenizer: Any = None,
 ) -> list[list[Candidate]]:
     """The `top_k` most probable tokens for each masked place of a text, with probabilities."""
+    from maskwright.inference.answers import Answers
     from maskwright.inference.fill_mask import fill_mask
     from maskwright.inference.precision import prepare_model
 
     opened, tokenizer = _open_language_model(model, tokenizer)
     prepared = prepare_model(opened, precision, is_given=not isinstance(model, str | Path), compile=compile)
-    return fill_mask(prepared, tokenizer, text, top_k)
+    return Answers(fill_mask(prepared, tokenizer, text, top_k), [text])
 
 
 @checks_arguments

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from maskwright.data.loader import PackedLoader
-from maskwright.data.shards import PreparedShards, is_prepared
+from maskwright.data.shards import PreparedShards, find_prepared
 from maskwright.errors import InputError, InputWarning
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.inputs import open_shards, open_tokenizer, pack_sources
@@ -106,13 +106,14 @@ def create_mlm_dataset(
         "with_words": packed if with_words is None else with_words,
     }
     settings = _build_augmentation(augmentation)
-    if isinstance(text_file, str | Path) and is_prepared(text_file):
+    prepared = find_prepared(text_file) if isinstance(text_file, str | Path) else None
+    if prepared is not None:
         _check_no_column(column, str(text_file))
         if settings.probability:
             raise InputError(f"augmentation works on text, {text_file} holds token ids; give the texts")
         if with_words is None:  # those of older folders are not known
-            options["with_words"] = packed and PreparedShards(text_file, "train").has_words
-        loader = open_shards(text_file, tokenizer, **options)
+            options["with_words"] = packed and PreparedShards(prepared, "train").has_words
+        loader = open_shards(prepared, tokenizer, **options)
     else:
         texts = _read_data(text_file, column)
         loader = pack_sources(texts.sources, tokenizer, _warn, weights=texts.weights, augmentation=settings, **options)

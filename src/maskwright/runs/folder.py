@@ -82,6 +82,10 @@ class RunFolder:
         return self.path / "predictions.jsonl"
 
     @property
+    def insight_file(self) -> Path:
+        return self.path / "insight.json"
+
+    @property
     def curves_file(self) -> Path:
         return self.path / "curves.png"
 
@@ -206,6 +210,7 @@ class RunFolder:
             self.metrics_file,
             self.forgetting_file,
             self.predictions_file,
+            self.insight_file,
             self.curves_file,
             self.report_file,
         )

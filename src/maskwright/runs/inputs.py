@@ -22,7 +22,7 @@ from maskwright.data.shards import (
     PreparedShards,
     Shards,
     StoresInMemory,
-    is_prepared,
+    find_prepared,
     read_manifest,
 )
 from maskwright.data.store import StoreBuilder, TokenStore
@@ -53,8 +53,9 @@ class TrainingData:
 
 def load_data(config: Config, kept_tokenizer: Path | None, warn: Say) -> TrainingData:
     """Open a prepared folder, or read and tokenize texts here; a resumed run keeps its own tokenizer."""
-    if isinstance(config.data.train, str) and is_prepared(config.data.train):
-        return _open_prepared(config, Path(config.data.train))
+    prepared = find_prepared(config.data.train, config.data.cache_gb) if isinstance(config.data.train, str) else None
+    if prepared is not None:
+        return _open_prepared(config, prepared)
     return _read_texts(config, kept_tokenizer, warn)
 
 
@@ -117,10 +118,11 @@ def _open_prepared(config: Config, folder: Path) -> TrainingData:
         _check_prepared_with(folder, open_tokenizer(config.tokenizer.path), config.tokenizer.path)
     if config.quality != QualityConfig():
         raise InputError(f"quality settings work on text, {folder} is prepared already; prepare it with them")
-    manifests = [read_manifest(place) for place in (folder, _validation_folder(config, folder))]
+    validation = _validation_folder(config, folder)
+    manifests = [read_manifest(place) for place in (folder, validation)]
     if manifests[0]["tokenizer_sha256"] != manifests[1]["tokenizer_sha256"]:
         raise InputError(f"{folder} and {config.data.validation} were prepared with different tokenizers")
-    held_out = PreparedShards(_validation_folder(config, folder), "validation")
+    held_out = PreparedShards(validation, "validation")
     if not held_out.num_tokens:
         raise InputError(f"{held_out.folder} holds no validation documents; prepare it with a validation share")
     learnt = _open_training_shards(folder)
@@ -154,9 +156,11 @@ def _hash_texts(documents: Documents, tokenizer: Tokenizer) -> str:
 def _validation_folder(config: Config, folder: Path) -> Path:
     if config.data.validation is None:
         return folder
-    if not isinstance(config.data.validation, str) or not is_prepared(config.data.validation):
+    given = config.data.validation
+    prepared = find_prepared(given, config.data.cache_gb) if isinstance(given, str) else None
+    if prepared is None:
         raise InputError("data.train is prepared data; data.validation must be prepared data too, or unset")
-    return Path(config.data.validation)
+    return prepared
 
 
 def get_tokenizer(config: Config, documents: Callable[[], Iterable[str]], kept: Path | None) -> Tokenizer:

@@ -17,6 +17,7 @@ from rich.status import Status
 from torch import nn
 
 from maskwright.errors import InputWarning
+from maskwright.inference.answers import MOST_SHOWN, Answers
 from maskwright.inference.kept_answers import KeptAnswers, keep_answers
 from maskwright.inference.kinds import resolve_kind
 from maskwright.inference.outputs import AnswerColumns, check_output
@@ -162,10 +163,16 @@ class _Work:
         self._share: float | None = None
         self._num_rows = self._num_gaps = 0
 
-    def collect(self) -> list[Any]:
-        answers = [answer for _, answer in self._answer()]
+    def collect(self) -> Answers:
+        answers: list[Any] = []
+        texts: list[str] = []
+        for row, answer in self._answer():
+            answers.append(answer)
+            if len(texts) < MOST_SHOWN:
+                described = self._predictor.kind.describe_input(row.item)
+                texts.append("  |  ".join(str(text) for text in described.values()))
         self._warn(self._num_gaps, self._num_rows, "None")
-        return answers
+        return Answers(answers, texts)
 
     def hand_over(self, write: Callable[[dict[str, Any]], None]) -> None:
         for row, answer in self._answer():

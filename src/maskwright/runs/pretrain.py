@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from torch import Tensor
 
 from maskwright.batch import PackedBatch
 from maskwright.config import Config, open_config
@@ -27,11 +28,12 @@ from maskwright.runs.duration import DurationNotice, suggest_shorter_run
 from maskwright.runs.folder import RunFolder, find_run, own_run
 from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
+from maskwright.runs.insight import look_into, write_insight
 from maskwright.runs.interruption import GracefulStop, LastWrites, ending_in_order
 from maskwright.runs.model import TrainedModel, build_model, describe_objective, fit_row_length
 from maskwright.runs.next_commands import suggest_commands
 from maskwright.runs.predictions import PredictionLog
-from maskwright.runs.report import write_report
+from maskwright.runs.report import build_run_cell, format_figures, write_report
 from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.suggestions import OVERWRITE
 from maskwright.terminal import CleanConsole
@@ -64,6 +66,9 @@ class Finished:
     def trouble(self) -> str | None:
         """Why the model is unusable, and what to do; None if it is fine."""
         return self.figures.get("trouble")
+
+    def _repr_html_(self) -> str:
+        return build_run_cell(self.folder, self.figures, format_figures(self.figures))
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,8 @@ class _Start:
     data: TrainingData
     model: TrainedModel
     unigram_loss: float
+    token_counts: Tensor
+    """Of the training text, (V,)."""
     general: PackedLoader | None
     """General text, if forgetting is measured."""
 
@@ -138,7 +145,7 @@ def _begin(config: Config, overwrite: bool, world: World, console: Console) -> _
     if world.is_main:
         run.begin(config, data.tokenizer, data.fingerprint, overwrite)
         clear_leftovers(run.checkpoints)
-    return _Start(run, data, model, unigram_loss, general)
+    return _Start(run, data, model, unigram_loss, token_counts, general)
 
 
 def _check_settings(config: Config) -> None:
@@ -185,8 +192,13 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
     if shown is not None:
         assert isinstance(model, MaskedLanguageModel)
         predictions = build_prediction_view(model, shown, tokenizer, len(shown.input_ids), mask_ratio=EVALUATION_RATIO)
+    insight = None
+    if isinstance(model, MaskedLanguageModel) and world.size == 1 and config.training.final_evaluation:
+        insight = look_into(model, validation.epoch(0), start.token_counts, tokenizer)
     if world.is_main:
-        for note in last.write(lambda: write_report(run, config, figures, predictions), 0):
+        if insight is not None:
+            last.write(lambda: write_insight(run, insight), 0)
+        for note in last.write(lambda: write_report(run, config, figures, predictions, insight), 0):
             _say(console, f"note: {note}")
         last.write(lambda: run.write_final(figures), 0)
     is_builtin = config.data.train == BUILTIN_CORPUS

@@ -15,12 +15,13 @@ from maskwright.inference.qa import QUESTION_ITEM
 from maskwright.inference.runner import Kind
 from maskwright.inference.texts import list_inputs
 from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig
+from maskwright.stores import Place, StoreUrl, read_versions
 from maskwright.tasks.examples import read_text
 from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN, is_squad_file, read_question_records
 from maskwright.tasks.qa.examples import read_text as read_exact
 from maskwright.tasks.tables import MEMORY, Record, Table, as_table
 from maskwright.text.corpus import ReadingReport
-from maskwright.text.files import ByteStream, file_format, find_files
+from maskwright.text.files import ByteStream, file_format, find_files, measure_files
 from maskwright.text.huggingface import is_dataset, is_loaded, saved_folder
 from maskwright.text.in_memory import TEXT_COLUMN, find_text_column, is_table, iterate_rows, warn
 from maskwright.text.rows import SourceRow, WantedColumns, line_rows, read_rows, read_whole
@@ -178,9 +179,9 @@ class _Labels:
         self._names: dict[str, str] = {}
         self._source, self._options = name, options
         self._id: str | None = options.id_column
-        self._checked: list[Path | None] = []
+        self._checked: list[Place | None] = []
 
-    def build(self, number: int, values: Mapping[str, Any] | None, file: Path | None = None) -> dict[str, Any]:
+    def build(self, number: int, values: Mapping[str, Any] | None, file: Place | None = None) -> dict[str, Any]:
         if values or values is None:
             self._check(values, file)
         values = values or {}
@@ -193,7 +194,7 @@ class _Labels:
                 labels[self._rename(name)] = values.get(name)
         return labels
 
-    def _check(self, values: Mapping[str, Any] | None, file: Path | None) -> None:
+    def _check(self, values: Mapping[str, Any] | None, file: Place | None) -> None:
         """Of the first record of each file."""
         if file in self._checked[-1:]:
             return
@@ -346,7 +347,7 @@ def _describe_source(source: str) -> str:
         return f"{source} {compute_fingerprint(source)[0]['hash']}"
     folder = saved_folder(source) if is_dataset(source) else None
     if folder is not None:
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        files: list[Place] = [*sorted(path for path in folder.rglob("*") if path.is_file())]
     elif is_dataset(source):
         return source  # its name has to do, since the hub may be out of reach
     else:
@@ -354,9 +355,13 @@ def _describe_source(source: str) -> str:
     return f"{source} {describe_files(files)}"
 
 
-def describe_files(files: Sequence[Path]) -> str:
-    """Files by number and size, and a digest that another time of writing changes."""
-    stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+def describe_files(files: Sequence[Place]) -> str:
+    """Files by number and size, and a digest that another time of writing, or version in a store, changes."""
+    stats: list[tuple[str, int, int | str]] = [
+        (str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files if isinstance(file, Path)
+    ]
+    stored = [file for file in files if isinstance(file, StoreUrl)]
+    stats += zip(map(str, stored), measure_files(stored), read_versions(stored), strict=True)
     return f"({len(files):,} files of {sum(size for _, size, _ in stats):,} bytes, {_hash(stats)})"
 
 

@@ -31,7 +31,8 @@ class SourceConfig(Section):
     """Where documents come from, and how to read them."""
 
     path: str = Field(
-        min_length=1, description="A file, folder, glob, builtin:python, or a dataset as hf:NAME[:CONFIG][@SPLIT]."
+        min_length=1,
+        description="A file, folder or glob, also by URL; builtin:python; or a dataset as hf:NAME[:CONFIG][@SPLIT].",
     )
     weight: float = Field(
         default=1.0,
@@ -83,6 +84,10 @@ class DataConfig(Section):
     )
     packing_window: int = Field(
         default=10_000, ge=1, description="Number of shuffled samples that are packed into rows together."
+    )
+
+    cache_gb: float = Field(
+        default=20.0, gt=0, description="Disk for the shards in use, if data.train is a prepared folder in a store."
     )
 
     @field_validator("train", "validation", mode="before")

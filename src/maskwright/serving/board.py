@@ -14,6 +14,7 @@ from fastapi import FastAPI, Query, Response
 
 from maskwright.config import flatten
 from maskwright.models.files.model_folder import list_checkpoints
+from maskwright.runs.compare import find_differences
 from maskwright.runs.predictions import read_predictions
 from maskwright.serving.metrics_tail import MetricsTail
 from maskwright.serving.page import read_page_file
@@ -24,8 +25,6 @@ _FIRST_READ_S = 0.25
 """How long a request waits for a file that is read for the first time; the rest is read after it."""
 _MOST_TAILS = 32
 _MOST_ROWS, _MOST_POINTS, _MOST_COMPARED = 1_000, 20_000, 20
-_OWN_SETTINGS = {"run.name", "run.out"}
-"""In which all runs differ."""
 
 
 def add_board(app: FastAPI, runs_folder: Path) -> None:
@@ -86,11 +85,8 @@ class Board:
         asked = [part for name in names for part in ([name] if self.index.find(name) else name.split(","))]
         if len(asked) > _MOST_COMPARED:
             raise Refusal(422, f"{len(asked)} runs are asked for; at most {_MOST_COMPARED} are compared")
-        flat = [flatten(self.index.read_settings(self._find(name))) for name in asked]
-        keys = dict.fromkeys(key for one in flat for key in one)
-        settings = {key: [one.get(key) for one in flat] for key in keys if key not in _OWN_SETTINGS}
-        differing = {key: values for key, values in settings.items() if any(one != values[0] for one in values)}
-        return _answer({"names": asked, "settings": differing, "num_same": len(settings) - len(differing)})
+        differing, num_same = find_differences([self.index.read_settings(self._find(name)) for name in asked])
+        return _answer({"names": asked, "settings": differing, "num_same": num_same})
 
     def describe(self, name: str) -> Response:
         """Settings, last figures, final.json and what the folder tells of the run's course."""

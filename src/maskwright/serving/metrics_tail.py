@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from maskwright.pictures.thinning import Floats, ThinnedCurve
 from maskwright.runs.folder import parse_metrics_line
-from maskwright.runs.thinning import Floats, ThinnedCurve
 from maskwright.storage import open_regular
 
 _CHUNK_BYTES = 2**22

@@ -65,6 +65,8 @@ from maskwright.training.compute.device import evaluation_mode
 from maskwright.training.distributed.world import World
 from maskwright.training.micro_batches import MicroBatches
 
+_MOST_NAMED = 12
+"""Classes that a notebook names."""
 _OWN_PACKAGE = __name__.partition(".")[0]
 
 
@@ -89,6 +91,10 @@ class TaskModel(Objective):
         self.layer_decay = layer_decay
         self.vocab_size = count_tokens(encoder)
         task_head.fit_to(encoder)
+
+    def describe_purpose(self) -> dict[str, str]:
+        classes = getattr(self.task, "classes", ())
+        return {"task": type(self.task).__name__} | ({"classes": ", ".join(classes[:_MOST_NAMED])} if classes else {})
 
     def freeze_layers(self, num_layers: int) -> None:
         """Freeze the embeddings and the first layers."""

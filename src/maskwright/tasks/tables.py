@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError, InputWarning
+from maskwright.stores import is_store_url
 from maskwright.text.corpus import ReadingReport, decode_lines
-from maskwright.text.files import MAX_LINE_BYTES, file_format, find_files, open_stream
+from maskwright.text.files import MAX_LINE_BYTES, file_format, find_on_disk, open_stream
 from maskwright.text.huggingface import dataset_records, is_dataset
 from maskwright.text.in_memory import iterate_rows
 from maskwright.text.records import RecordTally, parquet_batches
@@ -49,11 +50,13 @@ def read_table(source: str | Path | Table) -> Table:
     """
     if isinstance(source, Table):
         return source
+    if is_store_url(str(source)):
+        raise InputError(f"labelled examples are read from files on a disk; copy {source} to one first")
     if is_dataset(str(source)):
         return _collect(str(source), dataset_records(str(source)))
     path = Path(source).expanduser()
     if has_magic(path.name) and not path.is_file():
-        return _join(path, [_read_file(file) for file in find_files(str(path))])
+        return _join(path, [_read_file(file) for file in find_on_disk(path)])
     return _read_file(path)
 
 

@@ -17,6 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
+from maskwright.stores import (
+    BUFFER_BYTES,
+    Place,
+    StoreUrl,
+    find_place,
+    list_objects,
+    measure_file,
+    measure_object,
+    open_object,
+    parse_url,
+    read_versions,
+)
 from maskwright.text import sentences
 
 FORMATS = {
@@ -63,7 +75,7 @@ class ByteStream:
     `compressed` is the file that `stream` decompresses, which may grow `MAX_EXPANSION` times.
     """
 
-    def __init__(self, path: Path, stream: Any, compressed: BufferedReader | None = None) -> None:
+    def __init__(self, path: Place, stream: Any, compressed: BufferedReader | None = None) -> None:
         self.path = path
         self.num_bytes = 0
         self.num_taken = 0
@@ -85,7 +97,7 @@ class ByteStream:
         """How much of the file a reader of lines has had; of a compressed one by how it grew so far."""
         file = self._stream if self._compressed is None else self._compressed
         if not self._size:
-            self._size = max(1, os.fstat(file.fileno()).st_size)
+            self._size = max(1, measure_file(file))
         return min(1.0, self.num_taken / max(1, self.num_bytes) * file.tell() / self._size)
 
     def read(self, size: int = _CHUNK_BYTES) -> bytes:
@@ -99,6 +111,8 @@ class ByteStream:
     def _read(self, size: int) -> bytes:
         try:
             data = bytes(self._stream.read(size))
+        except InputError:  # of a store that answers no more
+            raise
         except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
             reason = " ".join(str(error).split())
             if self._compressed is not None and "memory" in reason.lower():
@@ -165,7 +179,7 @@ def _guess_wide_encoding(start: bytes) -> str | None:
     return best.upper() if best is not None and guesses[best] else None
 
 
-def check_expansion(path: Path, num_compressed: int, num_bytes: int) -> None:
+def check_expansion(path: Place, num_compressed: int, num_bytes: int) -> None:
     """Refuse a file whose first `num_compressed` bytes became too many."""
     if num_bytes > max(FREE_BYTES, MAX_EXPANSION * num_compressed):
         raise InputError(
@@ -175,7 +189,7 @@ def check_expansion(path: Path, num_compressed: int, num_bytes: int) -> None:
 
 
 @contextmanager
-def open_stream(path: Path) -> Iterator[ByteStream]:
+def open_stream(path: Place) -> Iterator[ByteStream]:
     """The file for reading from its start, decompressed as its suffix says."""
     compression = COMPRESSIONS.get(path.suffix.lower())
     with open_file(path) as file:
@@ -185,8 +199,13 @@ def open_stream(path: Path) -> Iterator[ByteStream]:
             yield ByteStream(path, _decompress(file, compression), compressed=file)
 
 
-def open_file(path: Path) -> BufferedReader:
-    """Open a file without decompression; errors of the system become an `InputError`."""
+def open_file(path: Place, buffer_bytes: int = BUFFER_BYTES) -> BufferedReader:
+    """Open a file without decompression; errors of the system become an `InputError`.
+
+    Of an object in a store each request asks for `buffer_bytes`.
+    """
+    if isinstance(path, StoreUrl):
+        return open_object(path, buffer_bytes)
     try:
         _refuse_special(path, path.stat().st_mode)
         return path.open("rb")
@@ -263,18 +282,48 @@ def split_lines(stream: ByteStream, *, cut_long_lines: bool) -> Iterator[tuple[i
         yield number, pending
 
 
-def file_format(path: Path) -> str | None:
+def file_format(path: Place) -> str | None:
     """The format that the suffix names, before one of compression; None if it names none."""
     name = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
     return FORMATS.get(name.suffix.lower())
 
 
-def find_files(path: str) -> list[Path]:
+def find_files(path: str) -> list[Place]:
     """The one file; or, sorted by name, every file of a known format that a folder (at any depth) or glob holds.
 
-    Links are followed, and a file that is reached in several ways counts once.
+    Links are followed, and a file that is reached in several ways counts once. A URL names objects of a store.
     """
-    place = Path(path).expanduser()
+    place = find_place(path)
+    if isinstance(place, StoreUrl):
+        return [*_find_objects(place)]
+    return [*find_on_disk(place)]
+
+
+def _find_objects(url: StoreUrl) -> list[StoreUrl]:
+    """As on a disk, where the part of a name before a slash is a folder."""
+    if not glob.has_magic(url.key):
+        objects = [stored.url for stored in list_objects(url)]
+        if objects == [url]:
+            if file_format(url) is None:
+                raise InputError(f"{url} has an unknown suffix; {_known_suffixes()}")
+            return objects
+        root, pattern = url, ["**", "*"]
+    else:
+        parts = url.url.split("/")
+        depth = next(place for place, part in enumerate(parts) if glob.has_magic(part))
+        root, pattern = parse_url("/".join(parts[:depth])), parts[depth:]
+        objects = [stored.url for stored in list_objects(root)]
+    prefix = len(root.url.rstrip("/")) + 1
+    found = [one for one in objects if file_format(one) and _matches(one.url[prefix:].split("/"), pattern)]
+    if not found:
+        state = "no object" if not objects else "no object that can be read"
+        raise InputError(f"there is {state} at {url}; {_known_suffixes()}")
+    return found
+
+
+def find_on_disk(place: Path) -> list[Path]:
+    """As `find_files`, for a path alone."""
+    path = str(place)
     if _exists(place) and not place.is_dir():
         _refuse_special(place, place.stat().st_mode)
         if file_format(place) is None:
@@ -352,6 +401,17 @@ def hash_file(path: Path) -> str:
     """A hexadecimal digest of the content (BLAKE2b, 128 bits), read as a stream."""
     with open_file(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def measure_files(files: Sequence[Place]) -> list[int]:
+    """Their sizes in bytes."""
+    return [(measure_object(file) or 0) if isinstance(file, StoreUrl) else file.stat().st_size for file in files]
+
+
+def list_digests(files: Sequence[Place]) -> list[str]:
+    """A digest of each file's content; of objects what their store says of it, without reading them."""
+    versions = iter(read_versions([file for file in files if isinstance(file, StoreUrl)]))
+    return [next(versions) if isinstance(file, StoreUrl) else hash_file(file) for file in files]
 
 
 def _exists(path: Path) -> bool:

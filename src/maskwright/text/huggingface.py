@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
+from maskwright.stores import is_store_url
 from maskwright.text.records import Columns, RecordTally, Texts, check_columns, replace_surrogates, take_texts
 
 PREFIX = "hf:"
@@ -19,6 +20,8 @@ _LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError, ImportError)
 
 def is_dataset(path: str) -> bool:
     """Whether the path names a dataset: `hf:NAME[:CONFIG][@SPLIT]`, or a folder that `save_to_disk` wrote."""
+    if is_store_url(path):
+        return False
     return path.startswith(PREFIX) or _is_saved(Path(path))
 
 

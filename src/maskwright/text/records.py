@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import IO, Any
 
 from maskwright.errors import InputError
 from maskwright.storage import naming
+from maskwright.stores import Place, measure_file
 from maskwright.text import sentences
 from maskwright.text.corpus import ReadingReport, decode_lines
 from maskwright.text.files import COMPRESSIONS, MAX_LINE_BYTES, ByteStream, check_expansion, open_file, open_stream
@@ -137,7 +137,7 @@ def csv_rows(
         yield number, row
 
 
-def _numbered_rows(rows: Any, path: Path, tally: RecordTally) -> Iterator[tuple[int, list[str] | None]]:
+def _numbered_rows(rows: Any, path: Place, tally: RecordTally) -> Iterator[tuple[int, list[str] | None]]:
     """Non-blank rows with the number of their first line; None, and counted, for what is no row."""
     while True:
         number = rows.line_num + 1
@@ -156,7 +156,7 @@ def _numbered_rows(rows: Any, path: Path, tally: RecordTally) -> Iterator[tuple[
             yield number, row
 
 
-def parquet_texts(path: Path, columns: Columns, tally: RecordTally) -> Iterator[Texts]:
+def parquet_texts(path: Place, columns: Columns, tally: RecordTally) -> Iterator[Texts]:
     """The texts of string columns, batch by batch."""
     number = 0
     for batch, _ in parquet_batches(path, columns, tally):
@@ -168,7 +168,7 @@ def parquet_texts(path: Path, columns: Columns, tally: RecordTally) -> Iterator[
 
 
 def parquet_batches(
-    path: Path, columns: Columns, tally: RecordTally, others: Collection[str] | None = ()
+    path: Place, columns: Columns, tally: RecordTally, others: Collection[str] | None = ()
 ) -> Iterator[tuple[Any, int]]:
     """Batches of string columns, and of `others` that are there (None: all), with the number of rows in the file.
 
@@ -181,7 +181,7 @@ def parquet_batches(
         try:
             for batch, num_rows in _read_batches(file, columns, others, path):
                 num_bytes += batch.nbytes
-                check_expansion(path, os.fstat(file.fileno()).st_size, num_bytes)
+                check_expansion(path, measure_file(file), num_bytes)
                 tally.num_seen += len(batch)
                 yield batch, num_rows
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -190,9 +190,9 @@ def parquet_batches(
             ) from error
 
 
-def _seekable(path: Path) -> IO[bytes]:
+def _seekable(path: Place) -> IO[bytes]:
     if path.suffix.lower() not in COMPRESSIONS:
-        return open_file(path)
+        return open_file(path, _COPY_BYTES)
     unpacked = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
     with open_stream(path) as stream:
         while chunk := stream.read(_COPY_BYTES):
@@ -204,7 +204,7 @@ def _seekable(path: Path) -> IO[bytes]:
 
 
 def _read_batches(
-    file: IO[bytes], columns: Columns, others: Collection[str] | None, path: Path
+    file: IO[bytes], columns: Columns, others: Collection[str] | None, path: Place
 ) -> Iterator[tuple[Any, int]]:
     import pyarrow
     from pyarrow import parquet
@@ -226,7 +226,7 @@ def _read_batches(
         yield batch, table.metadata.num_rows
 
 
-def list_strings(values: Any, path: Path, report: ReadingReport) -> list[str | None]:
+def list_strings(values: Any, path: Place, report: ReadingReport) -> list[str | None]:
     import pyarrow
 
     try:
@@ -235,7 +235,7 @@ def list_strings(values: Any, path: Path, report: ReadingReport) -> list[str | N
         return [_decode(raw, path, report) for raw in values.cast(pyarrow.binary()).to_pylist()]
 
 
-def _decode(raw: bytes | None, path: Path, report: ReadingReport) -> str | None:
+def _decode(raw: bytes | None, path: Place, report: ReadingReport) -> str | None:
     if raw is None:
         return None
     try:
@@ -246,7 +246,7 @@ def _decode(raw: bytes | None, path: Path, report: ReadingReport) -> str | None:
 
 
 def take_texts(
-    record: Mapping[str, Any], columns: Columns, path: Path | str, number: int, tally: RecordTally
+    record: Mapping[str, Any], columns: Columns, path: Place | str, number: int, tally: RecordTally
 ) -> Texts | None:
     """The record's texts; None, and counted, if one is blank or not there."""
     texts = []
@@ -261,7 +261,7 @@ def take_texts(
 
 
 def strip_texts(
-    texts: Sequence[str | None], columns: Columns, path: Path | str, number: int, tally: RecordTally
+    texts: Sequence[str | None], columns: Columns, path: Place | str, number: int, tally: RecordTally
 ) -> Texts | None:
     """Texts without outer blanks, counted as one document; None if one is blank, and half a pair is broken."""
     stripped = tuple([text.strip() if text else "" for text in texts])
@@ -289,14 +289,14 @@ def replace_surrogates(texts: Texts, where: str, report: ReadingReport) -> Texts
     return texts
 
 
-def describe_no_columns(path: Path | str, second_column: str) -> InputError:
+def describe_no_columns(path: Place | str, second_column: str) -> InputError:
     return InputError(
         f"{path} has no columns, so no second_column '{second_column}'; give pairs as .jsonl, .csv, .tsv, .parquet or a"
         " dataset"
     )
 
 
-def check_columns(columns: Columns, found: Iterable[str], path: Path | str) -> None:
+def check_columns(columns: Columns, found: Iterable[str], path: Place | str) -> None:
     """Refuse a table without one of the columns, with the names it has."""
     names = list(found)
     for column, option in zip(columns, ("column", "second_column"), strict=False):

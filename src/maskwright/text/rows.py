@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig
+from maskwright.stores import Place
 from maskwright.text.corpus import ReadingReport, decode_lines
-from maskwright.text.files import ByteStream, file_format, find_files, open_stream
+from maskwright.text.files import ByteStream, file_format, find_files, measure_files, open_stream
 from maskwright.text.huggingface import dataset_records, is_dataset
 from maskwright.text.records import (
     Columns,
@@ -37,7 +37,7 @@ class SourceRow:
     """One of each column; None where the record has none, or is broken."""
     values: Values | None = None
     """Its columns, at least those that were asked for; None: it has no columns."""
-    file: Path | None = None
+    file: Place | None = None
     """Of a source of several files."""
     share: float | None = None
     """How much of the source lies before the next row, where that is known."""
@@ -81,7 +81,7 @@ def _read_places(source: str, wanted: WantedColumns, tally: RecordTally) -> Iter
         yield from _dataset_rows(source, wanted, tally)
     else:
         files = find_files(source)
-        sizes = [file.stat().st_size for file in files]
+        sizes = measure_files(files)
         total = max(1, sum(sizes))
         for number, (file, size) in enumerate(zip(files, sizes, strict=True)):
             before = sum(sizes[:number])
@@ -99,7 +99,7 @@ def _dataset_rows(source: str, wanted: WantedColumns, tally: RecordTally) -> Ite
         yield _take(values, wanted, f"{source}:{number}", tally)
 
 
-def _file_rows(file: Path, wanted: WantedColumns, tally: RecordTally) -> Iterator[SourceRow]:
+def _file_rows(file: Place, wanted: WantedColumns, tally: RecordTally) -> Iterator[SourceRow]:
     kind = file_format(file)
     if kind == "parquet":
         yield from _parquet_rows(file, wanted, tally)
@@ -166,7 +166,7 @@ def _csv_rows(stream: ByteStream, wanted: WantedColumns, tally: RecordTally, del
             yield _take({name: values[name] for name in header}, wanted, f"{stream.path}:{number}", tally)
 
 
-def _parquet_rows(file: Path, wanted: WantedColumns, tally: RecordTally) -> Iterator[SourceRow]:
+def _parquet_rows(file: Place, wanted: WantedColumns, tally: RecordTally) -> Iterator[SourceRow]:
     number = 0
     for batch, num_rows in parquet_batches(file, wanted.texts, tally, wanted.others):
         columns = {

@@ -19,9 +19,10 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig, SourceLike, build_sources
+from maskwright.stores import Place, is_store_url
 from maskwright.text import sentences
 from maskwright.text.corpus import ReadingReport, text_lines, text_paragraphs
-from maskwright.text.files import file_format, find_files, hash_file, open_stream
+from maskwright.text.files import file_format, find_files, list_digests, measure_files, open_stream
 from maskwright.text.huggingface import dataset_texts, hub_version, is_dataset, row_texts, saved_folder
 from maskwright.text.quality import TextPair
 from maskwright.text.records import RecordTally, Texts, csv_texts, describe_no_columns, jsonl_texts, parquet_texts
@@ -119,14 +120,14 @@ def names_dataset(path: str) -> bool:
 def is_plain_text(path: str | Path) -> bool:
     """Whether it is a file without a suffix, which can be read as text alone; one that is not there is refused."""
     place, name = Path(path).expanduser(), str(path)
-    if names_dataset(name) or name.startswith("{") or glob.has_magic(name) or place.is_dir():
+    if is_store_url(name) or names_dataset(name) or name.startswith("{") or glob.has_magic(name) or place.is_dir():
         return False
     if not place.exists():
         raise InputError(f"no file at {place}; expected a file, a folder, a glob, hf:NAME or {BUILTIN_CORPUS}")
     return not place.suffix
 
 
-def list_files(source: SourceLike) -> list[Path]:
+def list_files(source: SourceLike) -> list[Place]:
     """The source's files in reading order; none for the built-in corpus and datasets."""
     (config,) = build_sources(source)
     return [] if names_dataset(config.path) else find_files(config.path)
@@ -144,8 +145,9 @@ def fingerprint(source: SourceLike) -> list[dict[str, Any]]:
         folder = saved_folder(config.path)
         if folder is None:
             return [{"path": config.path, "size": None, "hash": hub_version(config.path)}]
-        files = sorted(file for file in folder.rglob("*") if file.is_file())
-    return [{"path": file.as_posix(), "size": file.stat().st_size, "hash": hash_file(file)} for file in files]
+        files = [*sorted(file for file in folder.rglob("*") if file.is_file())]
+    described = zip(files, measure_files(files), list_digests(files), strict=True)
+    return [{"path": file.as_posix(), "size": size, "hash": digest} for file, size, digest in described]
 
 
 def _documents(config: SourceConfig, tally: RecordTally) -> Iterator[Texts]:
@@ -161,7 +163,7 @@ def _documents(config: SourceConfig, tally: RecordTally) -> Iterator[Texts]:
             yield from _file_documents(path, config, tally)
 
 
-def _file_documents(path: Path, config: SourceConfig, tally: RecordTally) -> Iterator[Texts]:
+def _file_documents(path: Place, config: SourceConfig, tally: RecordTally) -> Iterator[Texts]:
     kind = file_format(path)
     if kind == "parquet":
         yield from parquet_texts(path, config.columns, tally)
@@ -178,7 +180,7 @@ def _file_documents(path: Path, config: SourceConfig, tally: RecordTally) -> Ite
                 yield (document,)
 
 
-def _check_single(path: Path | str, config: SourceConfig) -> None:
+def _check_single(path: Place | str, config: SourceConfig) -> None:
     if config.second_column is not None:
         raise describe_no_columns(path, config.second_column)
 

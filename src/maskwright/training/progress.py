@@ -1,4 +1,4 @@
-"""Live progress: a bar in a terminal, plain lines elsewhere."""
+"""Live progress: a bar in a terminal, a bar with curves in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from maskwright.terminal import CleanConsole
 from maskwright.training.callbacks import Callback, Metrics
+from maskwright.training.notebook import NotebookView
 
 _PLAIN_INTERVAL_S = 10.0
 _SILENT_INTERVAL_S = 60.0
@@ -21,11 +22,14 @@ class ProgressDisplay(Callback):
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or CleanConsole()
         self._bar: Progress | None = None
+        self._view: NotebookView | None = None
         self._last_line_s = float("-inf")
 
     def on_train_begin(self) -> None:
         self._last_line_s = time.monotonic() - _PLAIN_INTERVAL_S  # the first log line is shown
-        if self.console.is_terminal:
+        if self.console.is_jupyter and not self.console.quiet:
+            self._view = NotebookView()
+        elif self.console.is_terminal:
             self._bar = Progress(
                 TextColumn("epoch {task.fields[epoch]}"),
                 BarColumn(),
@@ -36,6 +40,8 @@ class ProgressDisplay(Callback):
             self._bar.start()
 
     def on_log(self, metrics: Metrics) -> None:
+        if self._view is not None:
+            self._view.add(self.trainer.state.step, metrics)
         speed = f"{metrics['tokens_per_s']:,.0f} tokens/s"
         self._show(f"loss {metrics['loss']:.3f}{self.format_score(metrics)}  {speed}", _PLAIN_INTERVAL_S)
 
@@ -52,22 +58,34 @@ class ProgressDisplay(Callback):
         """Update the bar, or print a line if the last one is at least `interval_s` ago."""
         trainer, now_s = self.trainer, time.monotonic()
         is_due = now_s - self._last_line_s >= interval_s
-        if not is_due and (self._bar is None or not status):
+        is_live = self._bar is not None or self._view is not None
+        if not is_due and not (is_live and status):
             return
         self._last_line_s = now_s
         progress, epoch = trainer.progress, trainer.state.epoch + 1
         left_s = trainer.state.elapsed_s * (1.0 - progress) / progress if progress else 0.0
         status = "  ".join([*filter(None, [status]), f"{format_duration(left_s)} left"])
+        line = f"step {trainer.state.step}  epoch {epoch}  {progress:.0%}  {status}"
         if self._bar is not None:
             self._bar.update(self._task, completed=progress, epoch=epoch, status=status)
+        elif self._view is not None:
+            self._view.show(progress, line)
         else:
-            self._print(f"step {trainer.state.step}  epoch {epoch}  {progress:.0%}  {status}")
+            self._print(line)
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
-        self._print(f"epoch {epoch + 1} done  {_format_measured(metrics)}")
+        self._measure(f"epoch {epoch + 1} done", metrics)
 
     def on_evaluation(self, metrics: Metrics) -> None:
-        self._print(f"step {self.trainer.state.step}  {_format_measured(metrics)}")
+        self._measure(f"step {self.trainer.state.step}", metrics)
+
+    def _measure(self, moment: str, metrics: Metrics) -> None:
+        line = f"{moment}  {_format_measured(metrics)}"
+        if self._view is None:
+            self._print(line)
+            return
+        self._view.add(self.trainer.state.step, {name: value for name, value in metrics.items() if name[:4] == "val_"})
+        self._view.add_line(line)
 
     def on_warning(self, message: str) -> None:
         self.console.print(f"warning: {message}", style="yellow", highlight=False, markup=False, soft_wrap=True)
@@ -76,6 +94,9 @@ class ProgressDisplay(Callback):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+        if self._view is not None:
+            self._view.close()
+            self._view = None
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)

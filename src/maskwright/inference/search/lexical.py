@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from maskwright.errors import InputError
-from maskwright.inference.search.nearest import Nearest
+from maskwright.inference.search.nearest import Floats, Nearest
 
-BM25 = "bm25"
+BM25: Final = "bm25"
 """What commands call it where a model may be named."""
 
 
@@ -54,6 +54,16 @@ class LexicalIndex:
     @property
     def num_documents(self) -> int:
         return int(self._scorer.scores["num_docs"])
+
+    def score_all(self, query: str) -> Floats:
+        """(documents,) the score of each; 0 without a word of the query."""
+        import bm25s
+
+        (words,) = bm25s.tokenize([query], return_ids=False, show_progress=False)
+        known = [word for word in words if word in self._scorer.vocab_dict]
+        if not known:
+            return np.zeros(self.num_documents, np.float32)
+        return np.asarray(self._scorer.get_scores(known), np.float32)
 
     def find(self, queries: Sequence[str], num_best: int) -> Nearest:
         """A document without a word of the query has the score 0."""

@@ -21,7 +21,7 @@ from maskwright.models.any_encoder import find_hidden_size
 from maskwright.runs.callbacks import DivergenceWatch
 from maskwright.runs.duration import DurationNotice
 from maskwright.runs.finetune.inputs import GivenInputs, TaskInputs, load_task_inputs
-from maskwright.runs.finetune.report import draw_task_pictures, write_task_report
+from maskwright.runs.finetune.report import draw_task_pictures, format_score, write_task_report
 from maskwright.runs.finetune.settings import (
     SUMMARY_FILE,
     build_run_config,
@@ -34,6 +34,7 @@ from maskwright.runs.folder import RunFolder, find_run, own_run
 from maskwright.runs.interruption import LastWrites, ending_in_order
 from maskwright.runs.next_commands import suggest_prediction
 from maskwright.runs.pretrain import build_callbacks, resume_newest
+from maskwright.runs.report import build_run_cell
 from maskwright.suggestions import OUT, OVERWRITE
 from maskwright.tasks.config import TaskConfig, load_task_config
 from maskwright.tasks.loader import TaskBatch, TaskLoader
@@ -78,6 +79,10 @@ class FinishedTask:
     def trouble(self) -> str | None:
         """Why models of some seeds are unusable, and what to do; None if all are fine."""
         return "; ".join(one["trouble"] for one in self.figures if "trouble" in one) or None
+
+    def _repr_html_(self) -> str:
+        scores = {name: format_score(value) for name, value in self.scores.items()}
+        return build_run_cell(self.runs[0], {}, {"seeds": str(len(self.runs)), **scores})
 
     @cached_property
     def model(self) -> TaskModel:

@@ -18,8 +18,8 @@ from maskwright.text.files import open_stream
 
 TEST_SPLIT, TRAIN_SPLIT = "test", "train"
 _CORPUS, _QUERIES, _QRELS = "corpus", "queries", "qrels"
-_ID_COLUMNS = ("_id", "id", "doc_id", "docid", "query_id", "qid")
-_TITLE = "title"
+ID_COLUMNS = ("_id", "id", "doc_id", "docid", "query_id", "qid")
+TITLE_COLUMN = "title"
 _TEXT_COLUMNS = ("text", "contents", "body", "query", "question")
 _FORMATS = ("jsonl", "jsonl.zst", "jsonl.gz", "jsonl.bz2", "parquet")
 _QREL_SUFFIX = ".tsv"
@@ -91,10 +91,15 @@ def read_collection(source: str | Path, split: str | None = None, usual: str = T
     )
 
 
+def find_corpus(folder: Path) -> str:
+    """The file of the documents of a collection."""
+    return str(_find_file(folder.expanduser(), _CORPUS))
+
+
 def read_documents(path: str | Path) -> Iterator[tuple[str, str, str]]:
     """Id, text with its title in front, and place of each record; the same id twice is an `InputError`."""
     table = read_table(path)
-    id_column, text_column = (_find_column(path, table.columns, known) for known in (_ID_COLUMNS, _TEXT_COLUMNS))
+    id_column, text_column = (_find_column(path, table.columns, known) for known in (ID_COLUMNS, _TEXT_COLUMNS))
     seen: dict[str, str] = {}
     for record in table.records:
         name = _read_id(record, id_column)
@@ -106,7 +111,7 @@ def read_documents(path: str | Path) -> Iterator[tuple[str, str, str]]:
 
 def join_title(record: Record, text_column: str) -> str:
     """The text with its title in front, as BEIR joins them."""
-    parts = (record.values.get(_TITLE), record.values.get(text_column))
+    parts = (record.values.get(TITLE_COLUMN), record.values.get(text_column))
     return " ".join(part.strip() for part in parts if isinstance(part, str) and part.strip())
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maskwright.runs.thinning import MOST_STRETCHES, ThinnedCurve, thin_points
+from maskwright.pictures.thinning import MOST_STRETCHES, ThinnedCurve, thin_points
 
 
 def test_few_points_are_kept_as_they_are() -> None:

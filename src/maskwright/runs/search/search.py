@@ -1,0 +1,90 @@
+"""`maskwright search` and `maskwright.search`: the documents of an index that answer a query best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from maskwright.errors import InputError
+from maskwright.inference.pipeline import Pipeline, pipeline
+from maskwright.inference.search.index_folder import LEXICAL, OpenIndex
+from maskwright.inference.search.lexical import BM25, LexicalIndex
+from maskwright.inference.search.nearest import Floats, Nearest
+from maskwright.inference.search.quantized import find_stored
+from maskwright.runs.search.index import describe_model, shorten
+from maskwright.suggestions import checks_arguments, name_option, refuse_below
+
+TOP_K = 10
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document that was found."""
+
+    id: str
+    score: float
+    """The cosine with the query, or BM25's score."""
+    text: str
+
+
+class Searcher:
+    """An index with its model, opened once for many queries."""
+
+    def __init__(self, index: str | Path, model: str | Path | None = None) -> None:
+        """`model` is where the index's model lies now, if it was moved."""
+        self.index = OpenIndex.open(Path(index))
+        manifest = self.index.manifest
+        self._lexical: LexicalIndex | None = None
+        self._embed: Pipeline[str, Floats] | None = None
+        if manifest.kind == BM25:
+            if model is not None and str(model) != BM25:
+                raise InputError(f"{index} is an index of {BM25}, which has no model; leave {name_option('model')} out")
+            self._lexical = LexicalIndex.load(self.index.folder / LEXICAL)
+            return
+        name = manifest.model if model is None else str(model)
+        if describe_model(name).fingerprint != manifest.fingerprint:
+            raise InputError(
+                f"{index} was made with {manifest.model}, and {name} is another model now; index the documents again,"
+                f" or name the model it was made with as {name_option('model')}"
+            )
+        self._embed = pipeline("embed", name, normalize=True, role="query")
+
+    def find(self, queries: Sequence[str], top_k: int = TOP_K) -> Nearest:
+        """Numbers of documents, and scores."""
+        if self._lexical is not None:
+            return self._lexical.find(queries, top_k)
+        assert self._embed is not None
+        manifest = self.index.manifest
+        vectors = np.stack(self._embed(list(queries))).astype(np.float32)
+        if manifest.dims is not None:
+            vectors = shorten(vectors, manifest.dims)
+        return find_stored(vectors, [part.arrays for part in self.index.parts], manifest.store, top_k)
+
+    def search(self, queries: Sequence[str], top_k: int = TOP_K) -> list[list[Hit]]:
+        """The best documents of each query, best first."""
+        for number, query in enumerate(queries, start=1):
+            if not query.strip():
+                raise InputError(f"query {number:,} is empty; write what is looked for")
+        nearest = self.find(queries, top_k)
+        found = []
+        for places, scores in zip(nearest.places.tolist(), nearest.scores.tolist(), strict=True):
+            documents = [self.index.read_document(place) for place in places]
+            hits = [Hit(one.id, score, one.text) for one, score in zip(documents, scores, strict=True)]
+            found.append(hits)
+        return found
+
+
+@checks_arguments
+def search(
+    index: str | Path, queries: str | Sequence[str], *, top_k: int = TOP_K, model: str | Path | None = None
+) -> list[list[Hit]]:
+    """The `top_k` best documents of each query; a single text is one query.
+
+    `model` names the model of the index, if it lies elsewhere now. `Searcher` keeps both open for further queries.
+    """
+    refuse_below(1, top_k=top_k)
+    asked = [queries] if isinstance(queries, str) else list(queries)
+    return Searcher(index, model).search(asked, top_k) if asked else []

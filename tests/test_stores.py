@@ -1,0 +1,153 @@
+"""Objects in a store, by the protocol of S3: read whole through failures, and refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.object_store import ObjectStore
+
+from maskwright import stores
+from maskwright.errors import InputError, RunError
+from maskwright.stores import StoreUrl
+
+
+def _random_bytes(size: int) -> bytes:
+    return np.random.default_rng(0).bytes(size)
+
+
+@pytest.mark.parametrize("fault", ["500", "cut"])
+def test_reading_goes_on_at_its_place_after_a_failure(object_store: ObjectStore, url: StoreUrl, fault: str) -> None:
+    content = _random_bytes(300_000)
+    stores.write_object(url, content)
+    with stores.open_object(url, 100_000) as file:
+        first = file.read(100_000)
+        object_store.faults.waiting += [fault, fault]
+        assert first + file.read() == content
+    assert not object_store.faults.waiting
+
+
+@pytest.mark.slow
+def test_a_stalled_answer_is_asked_for_again(object_store: ObjectStore, url: StoreUrl) -> None:
+    content = _random_bytes(50_000)
+    stores.write_object(url, content)
+    object_store.faults.waiting += ["stall"]
+    assert stores.read_object(url) == content
+
+
+def test_places_are_sought_without_reading_what_is_before(object_store: ObjectStore, url: StoreUrl) -> None:
+    content = _random_bytes(100_000)
+    stores.write_object(url, content)
+    before = object_store.faults.num_requests
+    with stores.open_object(url, 1000) as file:
+        file.seek(90_000)
+        assert file.read(500) == content[90_000:90_500]
+        assert stores.measure_file(file) == len(content)
+        assert file.tell() == 90_500
+    assert object_store.faults.num_requests - before < 5
+
+
+def test_failures_without_end_are_told_with_the_number_of_attempts(
+    object_store: ObjectStore, url: StoreUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores.write_object(url, b"content")
+    with stores.open_object(url) as file:
+        monkeypatch.setattr(object_store.faults, "waiting", ["500"] * 1000)
+        with pytest.raises(RunError, match=r"cannot be read after 0 of 7 bytes, tried 10 times: .*500"):
+            file.read()
+
+
+def test_a_server_that_comes_back_in_time_costs_nothing(object_store: ObjectStore, url: StoreUrl) -> None:
+    stores.write_object(url, b"content")
+    with stores.open_object(url) as file:
+        object_store.stop()
+        pauses = []
+
+        def come_back(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                object_store.start()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stores.time, "sleep", come_back)
+            assert file.read() == b"content"
+    assert len(pauses) >= 3
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_not_mixed(url: StoreUrl) -> None:
+    stores.write_object(url, b"x" * 100)
+    with stores.open_object(url, 10) as file:
+        file.read(10)
+        stores.write_object(url, b"y" * 50)
+        file.raw._file = None  # as after a failure
+        with pytest.raises(RunError, match="was replaced while it was read"):
+            file.read()
+
+
+def test_a_write_that_fails_is_done_again(
+    object_store: ObjectStore, url: StoreUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store.faults, "only", "PUT")
+    object_store.faults.waiting += ["500", "500"]
+    stores.write_object(url, b"content")
+    assert not object_store.faults.waiting
+    assert stores.read_object(url) == b"content"
+
+
+def test_files_go_and_come_whole(url: StoreUrl, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(_random_bytes(1000))
+    stores.upload_file(tmp_path / "a", url)
+    stores.fetch_object(url, tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+    stores.delete_objects([url, url])
+    assert stores.measure_object(url) is None
+
+
+def test_the_version_changes_with_the_content(url: StoreUrl) -> None:
+    stores.write_object(url, b"one")
+    (one,) = stores.read_versions([url])
+    stores.write_object(url, b"two")
+    (two,) = stores.read_versions([url])
+    stores.write_object(url, b"one")
+    assert stores.read_versions([url]) == [one]
+    assert one != two
+
+
+def test_nothing_is_found_where_nothing_is(url: StoreUrl) -> None:
+    assert stores.list_objects(url) == []
+    with pytest.raises(InputError, match="no object at"):
+        stores.open_object(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("https://example.org/a.txt", "unknown scheme, https://; expected s3://, gs://, hf://, file:// or a path"),
+        ("s3://key:secret@bucket/a.txt", "the address of s3://bucket/a.txt carries options or credentials"),
+        ("s3://bucket/a.txt?secret_key=secret", "the address of s3://bucket/a.txt carries options or credentials"),
+        ("s3://", "names no bucket"),
+    ],
+)
+def test_addresses_that_cannot_be_used_are_refused_without_their_secrets(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as found:
+        stores.parse_url(text)
+    assert "secret@" not in str(found.value)
+    assert "=secret" not in str(found.value)
+
+
+def test_hubs_are_not_written_to() -> None:
+    with pytest.raises(InputError, match="can be read, not written"):
+        stores.write_object(StoreUrl("hf://datasets/someone/texts/a.txt"), b"")
+
+
+def test_file_urls_are_paths(tmp_path: Path) -> None:
+    assert stores.find_place(f"file://{tmp_path}/a%20b.txt") == tmp_path / "a b.txt"
+    assert stores.find_place("corpus/a.txt") == Path("corpus/a.txt")
+
+
+def test_what_a_file_system_of_a_disk_holds_is_listed_as_in_a_store(tmp_path: Path) -> None:
+    url = StoreUrl(f"file://{tmp_path}/deep")
+    stores.write_object(url / "a/b.json", json.dumps({}).encode())
+    assert stores.list_objects(url) == [stores.StoredObject(url / "a/b.json", 2)]
