@@ -58,12 +58,14 @@ class DocumentGroups:
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """(1, H, T, K) of the same"""
         sizes = [group.num_tokens for group in self.groups]
-        taken = (features[0].split_with_sizes(sizes, dim=1) for features in (query, key, value))
+        queries, keys, values = (one[0].split_with_sizes(sizes, dim=1) for one in (query, key, value))
         parts = [
-            F.scaled_dot_product_attention(*map(group.shape, own), attn_mask=_match(group.attention_mask, query))
+            F.scaled_dot_product_attention(
+                group.shape(own), group.shape(seen), group.shape(taken), attn_mask=_match(group.attention_mask, query)
+            )
             .transpose(1, 2)
             .flatten(0, 1)
-            for group, *own in zip(self.groups, *taken, strict=True)
+            for group, own, seen, taken in zip(self.groups, queries, keys, values, strict=True)
         ]
         tokens = parts[0] if len(parts) == 1 else torch.cat(parts)
         return tokens[None].transpose(1, 2)
