@@ -58,6 +58,7 @@ RULES = [
         r"localhost:8000", page="docs/serving.md", skip="asks a server; tests/serving/clients has one for each client"
     ),
     Rule(r"^docker ", skip="needs docker"),
+    Rule(r"^maskwright launch ", skip="writes a job for a cluster; tests/cluster runs it"),
     Rule(r"s3://", skip="needs a bucket; tests/test_in_stores.py has a server"),
     Rule(r"--install-completion", skip="writes to the start-up files of a shell"),
     Rule(r"^pip install", skip="installs packages"),

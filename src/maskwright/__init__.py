@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.catalogue.choose import list_models as list_models
     from maskwright.catalogue.table import KnownModel as KnownModel
     from maskwright.catalogue.table import ModelMemory as ModelMemory
+    from maskwright.cluster.launch import launch as launch
     from maskwright.config import Config as Config
     from maskwright.config import load_config as load_config
     from maskwright.data.loader import PackedLoader as PackedLoader
@@ -219,6 +220,7 @@ _HOMES = {
     "finetune": "maskwright.runs.commands",
     "generate": "maskwright.runs.commands",
     "judge_pairs": "maskwright.evaluation.minimal_pairs",
+    "launch": "maskwright.cluster.launch",
     "learning_rate_schedule_builder": "maskwright.training.optim.builders",
     "index": "maskwright.runs.search.index",
     "list_models": "maskwright.catalogue.choose",

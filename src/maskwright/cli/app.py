@@ -19,6 +19,7 @@ from maskwright.cli.doctor import doctor
 from maskwright.cli.eval import evaluate
 from maskwright.cli.export import export
 from maskwright.cli.finetune import complete_lora, finetune
+from maskwright.cli.launch import launch
 from maskwright.cli.models import models_app
 from maskwright.cli.predict import complete_keep_columns, embed, fill, generate, predict
 from maskwright.cli.prepare import prepare_app
@@ -59,6 +60,7 @@ app.command()(train)
 app.command()(adapt)
 app.command()(finetune)
 app.command()(doctor)
+app.command()(launch)
 app.command()(fill)
 app.command("eval")(evaluate)
 app.command()(generate)

@@ -14,6 +14,9 @@ def doctor(
     settings: Settings = None,
     config_file: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="Compare the machines of a job instead; start it with torchrun on each.")
+    ] = False,
 ) -> None:
     """Check a run before you start it: model, memory, disk, data, speed, duration and settings.
 
@@ -25,6 +28,8 @@ def doctor(
         maskwright doctor
 
         maskwright doctor config.yaml training.batch_tokens=65536
+
+        torchrun --nproc-per-node 2 -m maskwright doctor --nodes config.yaml
     """
     import json
 
@@ -34,8 +39,11 @@ def doctor(
     from maskwright.runs.commands import doctor as run
     from maskwright.runs.doctor.findings import print_checkup
     from maskwright.terminal import CleanConsole
+    from maskwright.training.distributed.world import is_main_process
 
-    checkup = run(config)
+    checkup = run(config, nodes=nodes)
+    if not is_main_process():
+        raise typer.Exit(checkup.exit_code)
     if as_json:
         echo(json.dumps(checkup.to_json(), indent=2))
     else:

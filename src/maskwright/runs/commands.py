@@ -60,9 +60,18 @@ def train(
 
 
 @checks_arguments
-def doctor(config: Config | Mapping[str, Any] | str | Path | None = None, settings: Settings = ()) -> CheckUp:
-    """Check a run before it is started, by a few real steps; nothing is written. It takes what `train` takes."""
+def doctor(
+    config: Config | Mapping[str, Any] | str | Path | None = None, settings: Settings = (), *, nodes: bool = False
+) -> CheckUp:
+    """Check a run before it is started, by a few real steps; nothing is written. It takes what `train` takes.
+
+    With `nodes`, which torchrun starts on every machine of a job, compare the machines instead.
+    """
     settled = open_config(config, settings)
+    if nodes:
+        from maskwright.runs.doctor.nodes import examine_nodes
+
+        return examine_nodes(settled)
     from maskwright.runs.doctor.examine import examine
 
     return examine(settled)

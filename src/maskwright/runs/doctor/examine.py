@@ -38,7 +38,7 @@ from maskwright.training.distributed.world import is_launched
 def examine(config: Config) -> CheckUp:
     """Find problems of a run before it starts; unreadable text is an error, as in training."""
     if is_launched():
-        raise InputError("doctor runs in one process, several were launched; start it without torchrun")
+        raise InputError("doctor runs in one process, several were launched; start it without torchrun, or add --nodes")
     checkup = CheckUp()
     try:
         config = fit_row_length(config, lambda text: checkup.findings.append(Finding("data", "OK", text)))
