@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -48,6 +49,8 @@ from maskwright.tasks.sequence.classification import Classification
 from maskwright.text.sources import read_python_documentation
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+"""A pipeline of transformers switches threads of the tokenizer off for all that comes after it in the process."""
 TOP_K = 5
 NUM_CLASSES = 4
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]

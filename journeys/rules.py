@@ -205,6 +205,9 @@ FINETUNE_SIMILARITY = (
 FINETUNE_RETRIEVAL = (
     "maskwright finetune retrieval --model runs/mine --train collection/ --batch-size 128 --out runs/retriever"
 )
+FINETUNE_RERANK = (
+    "maskwright finetune rerank --model runs/mine --train collection/ --num-negatives 2 --out runs/reranker"
+)
 FINETUNE_TEXTS = (
     "maskwright finetune classification --model bert-base-uncased --train train.tsv --validation dev.tsv"
     " --out runs/sst2"
@@ -235,6 +238,7 @@ MADE = {
     "runs/similar": Made(FINETUNE_SIMILARITY, "runs/mine-similarity"),
     "runs/retriever": Made(FINETUNE_RETRIEVAL),
     "hard.jsonl": Made("maskwright mine runs/retriever collection/ --relative-margin 0.05 --out hard.jsonl"),
+    "runs/reranker": Made(FINETUNE_RERANK),
     "idx": Made("maskwright index runs/retriever collection/ --out idx"),
     "runs/snli": Made(FINETUNE_PAIRS, "runs/mine-pairs/seed-0"),
 }

@@ -111,6 +111,8 @@ SURFACE = {
         "--neighbors",
         "--pooling",
         "--split",
+        "--rerank",
+        "--rerank-depth",
         "--seeds",
         "--tasks",
         "--limit",
@@ -145,7 +147,7 @@ SURFACE = {
         "--precision",
         "--overwrite",
     },
-    "search": {"index", "query", "--queries", "--top-k", "--model", "--json"},
+    "search": {"index", "query", "--queries", "--top-k", "--model", "--rerank", "--rerank-depth", "--json"},
     "generate": {"model", "text", "--max-new-tokens", "--temperature", "--top-k", "--seed"},
     "embed": {
         "model",

@@ -184,7 +184,7 @@ def test_entailed_pairs_are_taken_and_the_others_left(lab: Lab) -> None:
         ({"class_weights": "balanced"}, "--class-weights is for classes"),
         ({"negative_column": "absent"}, "no column 'absent'; choose one with --negative-column"),
         ({"text_column": "sentence1"}, "no two columns known to hold a pair"),
-        ({"task": "regression", "loss": "cosine"}, "--loss is for retrieval and similarity"),
+        ({"task": "regression", "loss": "cosine"}, "--loss is for rerank and retrieval and similarity"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_written(

@@ -51,6 +51,10 @@ def evaluate(
     split: Annotated[
         str | None, typer.Option(help="retrieval: the file of judgements in qrels; unset: test, or the only one.")
     ] = None,
+    rerank: Annotated[str | None, typer.Option(help="retrieval: a reranker that orders anew what MODEL finds.")] = None,
+    rerank_depth: Annotated[
+        int | None, typer.Option(min=1, help="retrieval: documents of a query that it reads; unset: 100.")
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="glue: runs per task, each with its own seed; unset: 3.")
     ] = None,

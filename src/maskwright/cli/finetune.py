@@ -37,7 +37,10 @@ def complete_lora(words: list[str]) -> list[str]:
 def finetune(
     context: typer.Context,
     task: Annotated[
-        str, typer.Argument(help="classification, multi-label, ner, pairs, qa, regression, retrieval or similarity.")
+        str,
+        typer.Argument(
+            help="classification, multi-label, ner, pairs, qa, regression, rerank, retrieval or similarity."
+        ),
     ],
     model: Annotated[str, typer.Option(help="The encoder: a model folder, a run or a hub id.")],
     train: Annotated[
@@ -84,7 +87,7 @@ def finetune(
     loss: Annotated[
         str | None,
         typer.Option(
-            help="similarity: contrastive or cosine; retrieval: contrastive, margin-mse or kl; unset: contrastive."
+            help="similarity: contrastive or cosine; retrieval: contrastive, margin-mse or kl; rerank: bce or mse."
         ),
     ] = None,
     pooling: Annotated[str | None, typer.Option(help="similarity, retrieval: mean or cls; unset: mean.")] = None,
@@ -92,10 +95,11 @@ def finetune(
         float | None, typer.Option(help="similarity, retrieval: temperature of the loss; unset: 0.05.")
     ] = None,
     negative_column: Annotated[
-        str | None, typer.Option(help="similarity, retrieval: column of hard negatives of the first text.")
+        str | None, typer.Option(help="similarity, retrieval, rerank: column of hard negatives.")
     ] = None,
     num_negatives: Annotated[
-        int | None, typer.Option(help="retrieval: hard negatives of a query; unset: those there are, at most 4.")
+        int | None,
+        typer.Option(help="retrieval, rerank: hard negatives of a query; unset: those there are, at most 4."),
     ] = None,
     symmetric: Annotated[
         bool | None, typer.Option("--symmetric", help="retrieval: documents are to find their queries too.")
@@ -131,6 +135,8 @@ def finetune(
         maskwright finetune similarity --model runs/mine --train nli.jsonl --validation sts-dev.csv --loss contrastive
 
         maskwright finetune retrieval --model runs/mine --train collection/ --batch-size 128
+
+        maskwright finetune rerank --model runs/mine --train hard.jsonl
 
         maskwright finetune ner --model runs/mine --train train.conll --validation dev.conll
 

@@ -65,6 +65,8 @@ def search(
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Number of documents.")] = 10,
     model: Annotated[str | None, typer.Option(help="The model of the index, if it lies elsewhere now.")] = None,
+    rerank: Annotated[str | None, typer.Option(help="A reranker that orders anew what is found.")] = None,
+    rerank_depth: Annotated[int, typer.Option(min=1, help="Documents of a query that it reads.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per query.")] = False,
 ) -> None:
     """Find the documents of an index that answer a query best.
@@ -75,13 +77,14 @@ def search(
 
         maskwright search idx --queries collection/queries.jsonl --top-k 100 > found.jsonl
     """
-    from maskwright.runs.search.search import Searcher
+    from maskwright.runs.search.search import search as run
     from maskwright.tasks.retrieval.collection import read_documents
 
     if bool(query) == (queries is not None):
         raise InputError('give a query, such as maskwright search idx "who opened the museum?", or --queries FILE')
     asked = [(None, text) for text in query or ()] if queries is None else [one[:2] for one in read_documents(queries)]
-    found = Searcher(index, model).search([text for _, text in asked], top_k)
+    texts = [text for _, text in asked]
+    found = run(index, texts, top_k=top_k, model=model, rerank=rerank, rerank_depth=rerank_depth)
     for (name, text), hits in zip(asked, found, strict=True):
         if as_json or queries is not None:
             labels = {} if name is None else {"_id": name}

@@ -49,6 +49,8 @@ _FIRST_ITEMS = 1_000
 _CHUNK_ITEMS = 4_000
 _CHUNK_CHARS = 1_000_000
 """Inputs tokenized at a time."""
+_CHUNKS_AHEAD = 2
+"""That are tokenized while one is computed: the thread is never without work."""
 _ANSWERS_AT_ONCE = 256
 _NOTHING = Prepared(())
 _ON_THE_ENCODER = ("embed", "similarity")
@@ -171,22 +173,22 @@ class Pipeline(Generic[Item, Answer]):
             yield [sample for one in found for sample in one.samples]
 
     def _tokenize(self, chunks: Iterator[_Chunk]) -> Iterator[tuple[_Chunk, Any]]:
-        """For a GPU each chunk's texts in a thread, while the one before is prepared and computed.
+        """For a GPU each chunk's texts in a thread, while those before are prepared and computed.
 
         It is the library's work alone, which hardly takes Python's lock: launching would wait for that again and again.
         """
         if next(self.kind.encoder.parameters()).device.type != "cuda":
             yield from ((chunk, None) for chunk in chunks)
             return
+        begun: deque[tuple[_Chunk, Future[Any]]] = deque()
         with ThreadPoolExecutor(1) as thread:
-            before: tuple[_Chunk, Future[Any]] | None = None
             for chunk in chunks:
-                begun = thread.submit(self.kind.tokenize, chunk.asked)
-                if before is not None:
-                    yield before[0], before[1].result()
-                before = chunk, begun
-            if before is not None:
-                yield before[0], before[1].result()
+                begun.append((chunk, thread.submit(self.kind.tokenize, chunk.asked)))
+                if len(begun) > _CHUNKS_AHEAD:
+                    before, tokenized = begun.popleft()
+                    yield before, tokenized.result()
+            for before, tokenized in begun:
+                yield before, tokenized.result()
 
     def _name(self, num_before: int, places: Sequence[int]) -> Name:
         return lambda number: f"{self.kind.item_name} {num_before + places[number] + 1:,}"

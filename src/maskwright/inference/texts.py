@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,8 @@ def as_texts(inputs: Any) -> tuple[list[str], bool]:
     if isinstance(inputs, str):
         return [inputs], True
     texts = list_inputs(inputs) if isinstance(inputs, Iterable) else [inputs]
+    if set(map(type, texts)) <= {str}:
+        return texts, False
     for text in texts:
         if not isinstance(text, str):
             raise InputError(f"an input is a {type(text).__name__}; expected a text or a list of texts")
@@ -99,6 +102,8 @@ def list_inputs(inputs: Any) -> list[Any]:
     """Inputs one by one; a missing one, which data frames write as NaN, is an empty text."""
     if hasattr(inputs, "notna"):  # a column of pandas, whose missing values are of several kinds
         inputs = inputs.astype(object).where(inputs.notna(), None)
+    elif isinstance(inputs, list) and set(map(type, inputs)) == {str}:
+        return [*inputs]
     return ["" if one is None or (isinstance(one, float) and math.isnan(one)) else one for one in inputs]
 
 
@@ -120,6 +125,7 @@ class SampleCutter:
         self._encoder = encoder
         self._max_length = choose_max_length(encoder, max_length)
         self._between = find_tokens_between(tokenizer)
+        self._ends = tokenizer.cls_token_id, tokenizer.sep_token_id
 
     def tokenize(self, items: Sequence[TextOrPair]) -> list[Encoding]:
         return self._tokenizer.encode_without_spans(_list_texts(items))
@@ -132,10 +138,10 @@ class SampleCutter:
         tokenized: Sequence[Encoding] | None = None,
     ) -> list[list[Sample]]:
         """The samples of each text or pair; `of_pair` is what an error puts before the name of a pair."""
-        owners = [(place, part) for place, item in enumerate(items) for part in range(_count_texts(item))]
 
         def name_text(number: int) -> str:
-            place, part = owners[number]
+            owners = ((place, part) for place, item in enumerate(items) for part in range(_count_texts(item)))
+            place, part = next(islice(owners, number, None))
             is_pair = _count_texts(items[place]) > 1
             return f"{of_pair[part] if is_pair else ''}{name(place)}"
 
@@ -146,9 +152,11 @@ class SampleCutter:
         ]
 
     def _cut_text(self, ids: list[int]) -> list[Sample]:
-        cls, sep = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
-        windows = find_windows(len(ids), self._max_length - NUM_SPECIALS)
-        return [Sample([cls, *ids[start:stop], sep]) for start, stop in windows]
+        cls, sep = self._ends
+        size = self._max_length - NUM_SPECIALS
+        if len(ids) <= size:
+            return [Sample([cls, *ids, sep])]
+        return [Sample([cls, *ids[start:stop], sep]) for start, stop in find_windows(len(ids), size)]
 
     def _cut_pair(self, first: list[int], second: list[int]) -> list[Sample]:
         room = self._max_length - NUM_PAIR_SPECIALS - len(self._between)
@@ -169,7 +177,7 @@ class SampleCutter:
         ]
 
     def _join(self, first: list[int], second: list[int]) -> Sample:
-        cls, sep = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
+        cls, sep = self._ends
         beginning, end = [cls, *first, sep], [*self._between, *second, sep]
         return Sample([*beginning, *end], [0] * len(beginning) + [1] * len(end))
 

@@ -38,12 +38,15 @@ class DocumentGroup:
 
     @property
     def stop(self) -> int:
-        return self.start + self.count * self.length
+        return self.start + self.num_tokens
 
-    def take(self, features: Tensor) -> Tensor:
-        """(N, H, L, K) of the row's features (1, H, T, K)."""
-        own = features[0, :, self.start : self.stop]
-        return own.unflatten(1, (self.count, self.length)).transpose(0, 1)
+    @property
+    def num_tokens(self) -> int:
+        return self.count * self.length
+
+    def shape(self, own: Tensor) -> Tensor:
+        """(N, H, L, K) of the features (H, N * L, K) of its tokens."""
+        return own.view(own.shape[0], self.count, self.length, own.shape[2]).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -54,13 +57,15 @@ class DocumentGroups:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """(1, H, T, K) of the same"""
+        sizes = [group.num_tokens for group in self.groups]
+        queries, keys, values = (one[0].split_with_sizes(sizes, dim=1) for one in (query, key, value))
         parts = [
             F.scaled_dot_product_attention(
-                group.take(query), group.take(key), group.take(value), attn_mask=_match(group.attention_mask, query)
+                group.shape(own), group.shape(seen), group.shape(taken), attn_mask=_match(group.attention_mask, query)
             )
             .transpose(1, 2)
             .flatten(0, 1)
-            for group in self.groups
+            for group, own, seen, taken in zip(self.groups, queries, keys, values, strict=True)
         ]
         tokens = parts[0] if len(parts) == 1 else torch.cat(parts)
         return tokens[None].transpose(1, 2)

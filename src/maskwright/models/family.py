@@ -64,6 +64,7 @@ _HARMLESS_SETTINGS = frozenset(
         "reference_compile",
         "return_dict",
         "rope_parameters",
+        "sentence_transformers",
         "sep_token_id",
         "seq_classif_dropout",
         "sparse_pred_ignore_index",

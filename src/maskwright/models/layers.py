@@ -38,6 +38,9 @@ class LayerNorm(nn.LayerNorm):
     """LayerNorm that returns its input's dtype, also under autocast, where torch's own returns fp32."""
 
     def forward(self, hidden: Tensor) -> Tensor:
+        is_plain = not torch.compiler.is_compiling() and hidden.dtype == self.weight.dtype
+        if is_plain and not torch.is_autocast_enabled(hidden.device.type):  # leaving it takes as long as a small norm
+            return F.layer_norm(hidden, self.normalized_shape, self.weight, self.bias, self.eps)
         weight, bias = (None if param is None else param.to(hidden.dtype) for param in (self.weight, self.bias))
         with torch.autocast(hidden.device.type, enabled=False):
             return F.layer_norm(hidden, self.normalized_shape, weight, bias, self.eps)

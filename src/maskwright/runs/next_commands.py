@@ -15,6 +15,7 @@ from maskwright.tasks.kinds import ExampleSource
 from maskwright.tasks.ner.examples import TaggedSentence
 from maskwright.tasks.qa.examples import Question
 from maskwright.tasks.retrieval.examples import RetrievalExample
+from maskwright.tasks.retrieval.rerank import RerankFile
 from maskwright.tasks.similarity.examples import SimilarityExample
 from maskwright.text.sources import read_pairs
 from maskwright.text.tokenizer.tokenizer import Tokenizer
@@ -59,6 +60,8 @@ def suggest_prediction(folder: Path, held_out: ExampleSource) -> str:
         return f"maskwright predict similarity {place} {quote(texts[0])} {quote(texts[1])}"
     if isinstance(examples[0], TaggedSentence):
         return f"maskwright predict ner {place} {quote(texts[0])}"
+    if isinstance(held_out, RerankFile):
+        return f"maskwright predict classify {place} pairs.csv --column query --second-column document"
     if isinstance(held_out, ExampleFile) and held_out.columns.second is not None:
         return f"maskwright predict classify {place} {_name_pairs(held_out, held_out.columns.second)}"
     return f"maskwright predict classify {place} {quote(texts[0])}"

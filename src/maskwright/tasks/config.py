@@ -18,7 +18,9 @@ DEFAULT_RANK = 8
 
 
 class TaskConfig(Section):
-    task: str = Field(description="classification, multi-label, ner, pairs, qa, regression, retrieval or similarity.")
+    task: str = Field(
+        description="classification, multi-label, ner, pairs, qa, regression, rerank, retrieval or similarity."
+    )
     model: str = Field(description="The encoder to start from: a model folder, a run or a hub id.")
     train: str = Field(
         description="Labelled examples: .csv, .tsv, .jsonl, .parquet, a glob of them, hf:NAME[:CONFIG][@SPLIT]; ner:"
@@ -73,7 +75,7 @@ class TaskConfig(Section):
     )
     loss: str | None = Field(
         default=None,
-        description="similarity: contrastive or cosine; retrieval: contrastive, margin-mse or kl; unset: contrastive.",
+        description="similarity: contrastive or cosine; retrieval: contrastive, margin-mse or kl; rerank: bce or mse.",
     )
     pooling: str | None = Field(default=None, description="similarity, retrieval: mean or cls; unset: mean.")
     temperature: float | None = Field(
@@ -81,10 +83,12 @@ class TaskConfig(Section):
     )
     negative_column: str | None = Field(
         default=None,
-        description="similarity, retrieval: the column with texts that do not belong to the first; unset: guessed.",
+        description="similarity, retrieval, rerank: the column of texts that do not belong to the first.",
     )
     num_negatives: int | None = Field(
-        default=None, ge=0, description="retrieval: hard negatives of a query; unset: as many as there are, at most 4."
+        default=None,
+        ge=0,
+        description="retrieval, rerank: hard negatives of a query; unset: those there are, at most 4.",
     )
     symmetric: bool = Field(default=False, description="retrieval: documents are to find their queries too.")
     false_negative_margin: float | None = Field(

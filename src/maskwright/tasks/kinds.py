@@ -44,6 +44,7 @@ from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN, read_q
 from maskwright.tasks.qa.features import featurize_questions
 from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.retrieval.dense import DENSE_FIELDS, build_dense, featurize_dense, load_dense, read_dense
+from maskwright.tasks.retrieval.rerank import ScoreReranking, build_rerank, describes_reranker, read_rerank
 from maskwright.tasks.sequence import classification, multi_label, regression
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
@@ -174,6 +175,16 @@ KINDS = {
         Regression.from_description,
         SEQUENCE_CLASSES,
     ),
+    "rerank": TaskKind(
+        read_rerank,
+        _featurize,
+        build_sequence_head,
+        build_rerank,
+        ScoreReranking.from_description,
+        SEQUENCE_CLASSES,
+        own_settings=("loss", "negative_column", "num_negatives"),
+        tuple_columns={2: ("query", "positive"), 3: ("query", "positive", "negative")},
+    ),
     "retrieval": TaskKind(
         read_dense,
         featurize_dense,
@@ -254,6 +265,8 @@ def _find_kind(config: Mapping[str, Any], folder: Path) -> TaskKind:
     if not any(name.endswith(SEQUENCE_ARCHITECTURE) for name in names):
         found = ", ".join(names) or "no architecture"
         raise InputError(f"{folder} holds {found}; expected a model fine-tuned for a task: make one with finetune")
+    if describes_reranker(config):
+        return KINDS["rerank"]
     problem = config.get("problem_type")
     if problem is None:
         has_one_output = len(config.get("id2label") or {}) == 1

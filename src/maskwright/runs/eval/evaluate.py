@@ -42,7 +42,7 @@ _SUITES_OF_OPTION = {
     **dict.fromkeys(("precision", "compile"), ("pll", "minimal-pairs", "cloze", "embeddings", "retrieval")),
     **dict.fromkeys(("train", "neighbors"), ("embeddings",)),
     "pooling": ("embeddings", "retrieval"),
-    "split": ("retrieval",),
+    **dict.fromkeys(("split", "rerank", "rerank_depth"), ("retrieval",)),
     **dict.fromkeys(("seeds", "tasks", "limit", "epochs", "learning_rate", "out", "settings"), ("glue",)),
 }
 _SUITES_OF_TEXTS = ("mlm", "pll")
@@ -64,6 +64,8 @@ def evaluate(
     neighbors: int | None = None,
     pooling: str | None = None,
     split: str | None = None,
+    rerank: str | Path | None = None,
+    rerank_depth: int | None = None,
     seeds: int | None = None,
     tasks: str | Sequence[str] | None = None,
     limit: int | None = None,
@@ -88,7 +90,7 @@ def evaluate(
     for option, suites in _SUITES_OF_OPTION.items():
         if suite not in suites and not any(given[option] is unset for unset in (None, False, ())):
             raise InputError(f"--{option.replace('_', '-')} is for {' and '.join(suites)}, not {suite}; leave it out")
-    refuse_below(1, neighbors=neighbors, seeds=seeds)
+    refuse_below(1, neighbors=neighbors, seeds=seeds, rerank_depth=rerank_depth)
     if suite == "glue" and not isinstance(sources, str | Path):
         raise InputError(f"glue reads the folder of its files, not a {type(sources).__name__}; give the folder")
     with tempfile.TemporaryDirectory() as place:
@@ -135,9 +137,14 @@ def _evaluate(suite: str, models: list[str], sources: list[SourceLike], given: M
     if suite == "cloze":
         return evaluate_cloze(models, files, computing)
     if suite == "retrieval":
-        return evaluate_retrieval(models, files, RetrievalOptions(given["split"], given["pooling"], computing))
+        return evaluate_retrieval(models, files, _read_retrieval_options(given, computing))
     options = EmbeddingOptions(given["train"], given["neighbors"], given["pooling"], computing)
     return evaluate_embeddings(models, files, options)
+
+
+def _read_retrieval_options(given: Mapping[str, Any], computing: Computing) -> RetrievalOptions:
+    rerank = None if given["rerank"] is None else str(given["rerank"])
+    return RetrievalOptions(given["split"], given["pooling"], rerank, given["rerank_depth"], computing)
 
 
 def _list_files(suite: str, sources: Sequence[SourceLike]) -> list[str]:

@@ -14,9 +14,11 @@ from maskwright.inference.pipeline import pipeline
 from maskwright.inference.precision import Computing
 from maskwright.inference.search.lexical import BM25, LexicalIndex, check_bm25
 from maskwright.inference.search.nearest import Nearest, find_nearest
+from maskwright.inference.search.rerank import Reranker
 from maskwright.runs.eval.report import ItemScores, Report, build_report
 from maskwright.tasks.retrieval.collection import Collection, read_collection
 
+RERANK_DEPTH = 100
 _TIES = 10
 """Documents beyond what is measured, so that equal scores at its end are put in order too."""
 
@@ -26,6 +28,10 @@ class RetrievalOptions:
     split: str | None = None
     """Whose judgements are used; None: test, or the only one."""
     pooling: str | None = None
+    rerank: str | None = None
+    """A model that puts what the first model finds in another order."""
+    rerank_depth: int | None = None
+    """Documents of a query that it reads; None: 100."""
     computing: Computing = field(default_factory=Computing)
 
 
@@ -36,12 +42,14 @@ def evaluate_retrieval(models: Sequence[str], sources: Sequence[str], options: R
     for name in models:
         if name == BM25:
             check_bm25()
+    if options.rerank_depth is not None and options.rerank is None:
+        raise InputError("--rerank-depth is for --rerank; leave it out, or name a reranker")
     collection = read_collection(sources[0], options.split)
     grades = [collection.grades[query] for query in collection.queries]
-    scores = [
-        ItemScores(measure_rankings(rank_documents(name, collection, options), grades), [None] * len(grades))
-        for name in models
-    ]
+    found = [rank_documents(name, collection, options) for name in models]
+    if options.rerank is not None:
+        found[0] = rerank_documents(found[0], collection, options)
+    scores = [ItemScores(measure_rankings(one, grades), [None] * len(grades)) for one in found]
     num_empty = sum(not text for text in collection.documents.values())
     totals = {
         "documents": len(collection.documents),
@@ -49,7 +57,10 @@ def evaluate_retrieval(models: Sequence[str], sources: Sequence[str], options: R
         **({"empty_documents": num_empty} if num_empty else {}),
         **({"unanswered_queries": collection.num_unanswered} if collection.num_unanswered else {}),
     }
-    kinds = dict.fromkeys("BM25" if name == BM25 else "cosines of vectors" for name in models)
+    kinds = dict.fromkeys(
+        ("BM25" if name == BM25 else "cosines of vectors") + (", reranked" if options.rerank and not number else "")
+        for number, name in enumerate(models)
+    )
     score = f"{' against '.join(kinds)}, exact, over all documents; judgements of {collection.split}"
     return build_report("retrieval", models, scores, score=score, items="queries", groups={}, totals=totals)
 
@@ -67,6 +78,21 @@ def rank_documents(name: str, collection: Collection, options: RetrievalOptions)
     return [
         Found([names[place] for place in places], scores.tolist())
         for places, scores in zip(nearest.places, nearest.scores, strict=True)
+    ]
+
+
+def rerank_documents(found: Sequence[Found], collection: Collection, options: RetrievalOptions) -> list[Found]:
+    """The best documents of each query in the order of a reranker, before all others as they were."""
+    assert options.rerank is not None
+    reranker = Reranker(options.rerank, options.computing.precision or "fp32", options.computing.compile)
+    depth = options.rerank_depth or RERANK_DEPTH
+    ranked = [one.rank() for one in found]
+    texts = [[collection.documents[name] for name in names[:depth]] for names in ranked]
+    scores = reranker.score(list(collection.queries.values()), texts)
+    # What the reranker did not read keeps its order below what it read.
+    return [
+        Found(names, [*own, *(min(own) - 1.0 - place for place in range(len(names) - len(own)))])
+        for names, own in zip(ranked, scores, strict=True)
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,11 @@ from maskwright.inference.search.index_folder import LEXICAL, OpenIndex
 from maskwright.inference.search.lexical import BM25, LexicalIndex
 from maskwright.inference.search.nearest import Floats, Nearest
 from maskwright.inference.search.quantized import find_stored
+from maskwright.inference.search.rerank import Reranker
 from maskwright.runs.search.index import describe_model, shorten
 from maskwright.suggestions import checks_arguments, name_option, refuse_below
 
-TOP_K = 10
+TOP_K, RERANK_DEPTH = 10, 100
 
 
 @dataclass(frozen=True)
@@ -63,28 +64,50 @@ class Searcher:
             vectors = shorten(vectors, manifest.dims)
         return find_stored(vectors, [part.arrays for part in self.index.parts], manifest.store, top_k)
 
-    def search(self, queries: Sequence[str], top_k: int = TOP_K) -> list[list[Hit]]:
-        """The best documents of each query, best first."""
+    def search(
+        self, queries: Sequence[str], top_k: int = TOP_K, reranker: Reranker | None = None, depth: int = RERANK_DEPTH
+    ) -> list[list[Hit]]:
+        """The best documents of each query, best first; of the first `depth` in the order of a reranker, if given."""
         for number, query in enumerate(queries, start=1):
             if not query.strip():
                 raise InputError(f"query {number:,} is empty; write what is looked for")
-        nearest = self.find(queries, top_k)
+        nearest = self.find(queries, top_k if reranker is None else max(top_k, depth))
         found = []
         for places, scores in zip(nearest.places.tolist(), nearest.scores.tolist(), strict=True):
             documents = [self.index.read_document(place) for place in places]
             hits = [Hit(one.id, score, one.text) for one, score in zip(documents, scores, strict=True)]
             found.append(hits)
-        return found
+        return found if reranker is None else _rerank(queries, found, reranker, top_k)
+
+
+def _rerank(queries: Sequence[str], found: list[list[Hit]], reranker: Reranker, top_k: int) -> list[list[Hit]]:
+    """With the reranker's scores."""
+    scores = reranker.score(queries, [[hit.text for hit in hits] for hits in found])
+    rescored = [
+        [replace(hit, score=score) for hit, score in zip(hits, own, strict=True)]
+        for hits, own in zip(found, scores, strict=True)
+    ]
+    return [sorted(hits, key=lambda hit: -hit.score)[:top_k] for hits in rescored]
 
 
 @checks_arguments
 def search(
-    index: str | Path, queries: str | Sequence[str], *, top_k: int = TOP_K, model: str | Path | None = None
+    index: str | Path,
+    queries: str | Sequence[str],
+    *,
+    top_k: int = TOP_K,
+    model: str | Path | None = None,
+    rerank: str | Path | None = None,
+    rerank_depth: int = RERANK_DEPTH,
 ) -> list[list[Hit]]:
     """The `top_k` best documents of each query; a single text is one query.
 
-    `model` names the model of the index, if it lies elsewhere now. `Searcher` keeps both open for further queries.
+    `model` names the model of the index, if it lies elsewhere now. A model that was fine-tuned to `rerank` puts the
+    first `rerank_depth` documents in another order. `Searcher` keeps the index open for further queries.
     """
-    refuse_below(1, top_k=top_k)
+    refuse_below(1, top_k=top_k, rerank_depth=rerank_depth)
     asked = [queries] if isinstance(queries, str) else list(queries)
-    return Searcher(index, model).search(asked, top_k) if asked else []
+    if not asked:
+        return []
+    reranker = None if rerank is None else Reranker(str(rerank))
+    return Searcher(index, model).search(asked, top_k, reranker, rerank_depth)

@@ -6,7 +6,7 @@ They come from tables of pairs, triples and lists, or from collections in BEIR's
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ _NUMBERED = tuple(f"negative_{number}" for number in range(1, 33))
 _SCORES = "scores"
 _SPLIT_SCORES = ("pos_scores", "neg_scores")
 USUAL_NEGATIVES = 4
+_STRIDE = 1_000_003
+"""A prime: from any example on, all others are come to before one is come to again."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,13 @@ class RetrievalFile:
         """Nothing is refused: held-out examples may have other negatives, or none."""
 
 
-def read_retrieval(source: str | Path | Table, config: TaskConfig, learns_scores: bool = False) -> RetrievalFile:
-    """The examples of a table, of a collection's folder (its `train` judgements), or of a file of its qrels."""
+def read_retrieval(
+    source: str | Path | Table, config: TaskConfig, learns_scores: bool = False, *, draws_negatives: bool = False
+) -> RetrievalFile:
+    """The examples of a table, of a collection's folder (its `train` judgements), or of a file of its qrels.
+
+    If it `draws_negatives`, an example has as many as are wanted even where no example has any of its own.
+    """
     if config.validation is not None and config.validation == config.train:
         raise InputError(
             f"{config.train} is to train on and to be held out; name other judgements, such as FOLDER/qrels/dev.tsv"
@@ -87,7 +94,9 @@ def read_retrieval(source: str | Path | Table, config: TaskConfig, learns_scores
     if not whole:
         raise InputError(f"{path} holds no query with a document; check the columns")
     left_out = {"with an empty text": len(examples) - len(whole)}
-    return _even_out(path, whole, config.num_negatives, learns_scores, left_out)
+    if learns_scores:
+        return _cut_to_fewest(path, whole, config.num_negatives, left_out)
+    return _even_out(path, whole, config.num_negatives, draws_negatives, left_out)
 
 
 def _read_collection(folder: Path, split: str | None, learns_scores: bool) -> tuple[Path, list[RetrievalExample]]:
@@ -176,30 +185,50 @@ def _read_scores(record: Record, column: str) -> list[float]:
     return [float(one) for one in values]
 
 
-def _even_out(
-    path: Path, examples: list[RetrievalExample], wanted: int | None, learns_scores: bool, left_out: Mapping[str, int]
+def _cut_to_fewest(
+    path: Path, examples: list[RetrievalExample], wanted: int | None, left_out: Mapping[str, int]
 ) -> RetrievalFile:
-    """Examples with equally many negatives, as all those of a batch have.
+    """Examples with equally many negatives of their own, which have scores."""
+    fewest = min(len(one.texts) for one in examples) - 2
+    number = fewest if wanted is None else min(wanted, fewest)
+    if number < 1:
+        raise InputError(f"{path} has an example without negatives, whose scores leave nothing to compare")
+    cut = [replace(one, texts=one.texts[: 2 + number], scores=(one.scores or ())[: 1 + number]) for one in examples]
+    return RetrievalFile(path, cut, number, 0, left_out)
 
-    Scores are of the example's own documents, so the fewest there are count; else documents of other queries fill up.
-    """
+
+def _even_out(
+    path: Path, examples: list[RetrievalExample], wanted: int | None, draws_all: bool, left_out: Mapping[str, int]
+) -> RetrievalFile:
+    """Examples with equally many negatives, as all those of a batch have; documents of other queries fill up."""
     counts = [len(one.texts) - 2 for one in examples]
-    if learns_scores:
-        number = min(counts) if wanted is None else min(wanted, *counts)
-        if number < 1:
-            raise InputError(f"{path} has an example without negatives, whose scores leave nothing to compare")
-        cut = [replace(one, texts=one.texts[: 2 + number], scores=(one.scores or ())[: 1 + number]) for one in examples]
-        return RetrievalFile(path, cut, number, 0, left_out)
     number = min(max(counts), USUAL_NEGATIVES if wanted is None else wanted)
-    filled = [replace(one, texts=(*one.texts, *_draw(examples, one, number))[: 2 + number]) for one in examples]
-    num_drawn = sum(max(0, number - count) for count in counts)
-    return RetrievalFile(path, filled, number, num_drawn, left_out)
+    if draws_all and (wanted is not None or not number):
+        number = USUAL_NEGATIVES if wanted is None else wanted
+    answers: dict[str, set[str]] = {}
+    for one in examples:
+        answers.setdefault(one.texts[0], set()).add(one.texts[1])
+    filled = [(*one.texts, *_draw(examples, one, number, answers[one.texts[0]])) for one in examples]
+    fewest = min(map(len, filled)) - 2
+    if fewest < number and wanted is not None:
+        raise InputError(
+            f"{path} has too few documents for {number} negatives of each query; lower {name_option('num_negatives')}"
+        )
+    number = min(number, fewest)
+    even = [replace(one, texts=texts[: 2 + number]) for one, texts in zip(examples, filled, strict=True)]
+    return RetrievalFile(path, even, number, sum(max(0, number - count) for count in counts), left_out)
 
 
-def _draw(examples: Sequence[RetrievalExample], one: RetrievalExample, number: int) -> list[str]:
-    """Documents of other queries, the same for an example wherever it stands."""
-    missing = number - (len(one.texts) - 2)
-    if missing <= 0:
-        return []
+def _draw(
+    examples: Sequence[RetrievalExample], one: RetrievalExample, number: int, answers: Collection[str]
+) -> list[str]:
+    """Documents of other queries that do not answer this one; the same for an example wherever it stands."""
+    missing, drawn = number - (len(one.texts) - 2), dict[str, None]()
     key = int.from_bytes(hashlib.blake2b("\0".join(one.texts[:2]).encode(errors="replace"), digest_size=6).digest())
-    return [examples[(key + place * place) % len(examples)].texts[1] for place in range(missing)]
+    for place in range(len(examples)):
+        if len(drawn) >= missing:
+            break
+        text = examples[(key + _STRIDE * place) % len(examples)].texts[1]
+        if text not in answers and text not in one.texts:
+            drawn[text] = None
+    return [*drawn]

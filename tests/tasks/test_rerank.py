@@ -1,0 +1,147 @@
+"""Rerankers: what they learn from, their loss, and that others give the same numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from task_lab import Lab, run, write_lines
+
+import maskwright as mw
+from maskwright.errors import InputError
+from maskwright.inference.pipeline import pipeline
+from maskwright.inference.search.rerank import Reranker
+from maskwright.runs.finetune.inputs import TaskInputs, load_task_inputs
+from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.loader import AskedBatch
+from tolerances import assert_rounded, count_terms
+
+NUM_TERMS = count_terms(num_layers=2, width=32, length=64)
+ANIMALS, PLACES = ("cat", "dog", "bird"), ("house", "road", "river")
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maskwright.runs.finetune.finetune.write_task_report", lambda *given, **named: [])
+
+
+def build_records(animal: str) -> list[dict[str, Any]]:
+    """A house is always the answer, which the smallest encoder learns in seconds."""
+    return [
+        {
+            "query": f"the {animal} {verb}",
+            "positive": f"the {animal} {verb} a house",
+            "negatives": [f"the {animal} {verb} a {place}" for place in PLACES[1:]],
+            "scores": [4.0, 0.5, -2.0],
+        }
+        for verb in ("sees", "follows", "remembers", "likes", "carries")
+        for _ in range(5)
+    ]
+
+
+@pytest.fixture
+def rerank_lab(lab: Lab) -> Lab:
+    write_lines(lab.folder / "train.jsonl", [one for animal in ANIMALS[:2] for one in build_records(animal)])
+    write_lines(lab.folder / "validation.jsonl", build_records(ANIMALS[2])[::5])
+    return lab
+
+
+def make_config(lab: Lab, **values: Any) -> TaskConfig:
+    return lab.config(**{"task": "rerank", "text_column": None, **values})
+
+
+def load(lab: Lab, **values: Any) -> TaskInputs:
+    return load_task_inputs(make_config(lab, **values), lambda text: None)
+
+
+@pytest.mark.parametrize("loss", ["bce", "mse"])
+def test_the_loss_is_that_of_each_pair(rerank_lab: Lab, loss: str) -> None:
+    inputs = load(rerank_lab, loss=loss)
+    model = inputs.build_model(seed=0).eval()
+    examples = inputs.train.features.examples[:6]
+    labels = [4.0, 0.5, -2.0] if loss == "mse" else [1.0, 0.0, 0.0]
+    assert [one.label for one in examples] == 2 * labels
+    with torch.no_grad():
+        sums = model.loss_sums(AskedBatch.of(inputs.train.build_batch(np.arange(6))))
+        encoded = [inputs.tokenizer.backend.encode(one.text, one.second) for one in examples]
+        logits = torch.cat(
+            [
+                model(torch.tensor([one.ids]), token_type_ids=torch.tensor([one.type_ids])).logits.flatten()
+                for one in encoded
+            ]
+        )
+    wanted = torch.tensor(2 * labels)
+    expected = F.mse_loss(logits, wanted) if loss == "mse" else F.binary_cross_entropy_with_logits(logits, wanted)
+    assert_rounded(sums.loss_sum / sums.num_labelled, expected, NUM_TERMS, 20.0)
+
+
+def test_a_reranker_learns_and_crossencoder_gives_its_numbers(rerank_lab: Lab, tmp_path: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    finished = run(make_config(rerank_lab, epochs=4, batch_size=16), tmp_path / "run")
+    assert finished.metric == "accuracy"
+    assert finished.figures[0]["mrr@10"] == 1.0
+    record = build_records(ANIMALS[2])[0]
+    documents = [record["positive"], *record["negatives"]]
+    (ours,) = Reranker(str(tmp_path / "run")).score([record["query"]], [documents])
+    assert ours[0] > max(ours[1:])
+    theirs = sentence_transformers.CrossEncoder(str(tmp_path / "run" / "model"), device="cpu")
+    pairs = [(record["query"], text) for text in documents]
+    assert_rounded(np.asarray(ours, np.float32), theirs.predict(pairs), NUM_TERMS, 10.0)
+    folder = mw.export(tmp_path / "run", "hf", out=tmp_path / "out")
+    exported = sentence_transformers.CrossEncoder(str(folder), device="cpu")
+    assert_rounded(exported.predict(pairs), theirs.predict(pairs), NUM_TERMS, 10.0)
+    assert [one["score"] for one in pipeline("classify", folder)(pairs)] == pytest.approx(ours, abs=1e-4)
+
+
+def test_negatives_are_drawn_where_there_are_none(lab: Lab) -> None:
+    records = [{"query": f"the {one} {two}", "positive": f"a {one} {two}"} for one in ANIMALS for two in PLACES]
+    records.append({"query": "the cat house", "positive": "a long road"})
+    write_lines(lab.folder / "train.jsonl", records)
+    write_lines(lab.folder / "validation.jsonl", records[:4])
+    examples = load(lab, num_negatives=3).train.features.examples
+    assert len(examples) == 4 * 10
+    answers = {("the cat house", "a cat house"), ("the cat house", "a long road")}
+    for one in examples:
+        assert one.label == ((one.text, one.second) in answers or one.second == one.text.replace("the", "a", 1))
+    with pytest.raises(InputError, match="too few documents for 30 negatives"):
+        load(lab, num_negatives=30)
+
+
+def test_what_is_found_is_reranked(rerank_lab: Lab, trained_run: Path, tmp_path: Path, command: Any) -> None:
+    pytest.importorskip("bm25s", reason="BM25 finds the documents")
+    run(make_config(rerank_lab, epochs=4, batch_size=16), tmp_path / "run")
+    folder = tmp_path / "collection"
+    (folder / "qrels").mkdir(parents=True)
+    texts = [f"the {animal} sees the {place}" for animal in ANIMALS for place in PLACES]
+    write_lines(folder / "corpus.jsonl", [{"_id": f"d{n}", "text": text} for n, text in enumerate(texts)])
+    write_lines(folder / "queries.jsonl", [{"_id": "q", "text": "the bird"}, {"_id": "r", "text": "the river"}])
+    (folder / "qrels" / "test.tsv").write_text("q\td8\t1\nr\td2\t1\n")
+    words = ("eval", "bm25", "retrieval", folder, "--rerank", tmp_path / "run", "--against", "bm25", "--json")
+    content = json.loads(command(*words).out)
+    assert content["score"].startswith("BM25, reranked against BM25")
+    mw.index("bm25", folder, out=tmp_path / "idx")
+    (found,) = mw.search(tmp_path / "idx", "the bird", rerank=tmp_path / "run", top_k=3)
+    (scores,) = Reranker(str(tmp_path / "run")).score(["the bird"], [texts])
+    best = np.argsort(-np.asarray(scores), kind="stable")[:3]
+    assert [hit.score for hit in found] == pytest.approx([scores[place] for place in best], abs=1e-5)
+    mean = next(line["mean"] for line in content["figures"] if line["measure"] == "mrr@10")
+    others, queries = Reranker(str(tmp_path / "run")), ["the bird", "the river"]
+    ranks = [
+        1 + sum(score > own[answer] for score in own)
+        for own, answer in zip(others.score(queries, [texts, texts]), (8, 2), strict=True)
+    ]
+    assert mean == pytest.approx(np.mean([1 / rank for rank in ranks]))
+    command("eval", "bm25", "retrieval", folder, "--rerank-depth", 3).assert_refused("--rerank-depth is for --rerank")
+    command("search", tmp_path / "idx", "the bird", "--rerank", trained_run).assert_refused("expected a model")
+
+
+def test_wrong_settings_are_refused(rerank_lab: Lab) -> None:
+    with pytest.raises(InputError, match="there is no loss 'kl' for rerank"):
+        load(rerank_lab, loss="kl")
+    with pytest.raises(InputError, match="--symmetric is for retrieval"):
+        load(rerank_lab, symmetric=True)
