@@ -10,6 +10,7 @@ import copy
 import functools
 import gc
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,11 @@ def pytest_configure(config: pytest.Config) -> None:
     is_quick = "not slow" in config.getoption("markexpr")
     settings.register_profile("patient", deadline=None, max_examples=30 if is_quick else 100)
     settings.load_profile("patient")
+    os.fsync = _leave_to_the_system
+
+
+def _leave_to_the_system(descriptor: int) -> None:
+    """No test cuts the power, and waiting for disks takes longer than a tiny run; other processes do wait."""
 
 
 def pytest_collection_finish() -> None:
