@@ -10,7 +10,7 @@ import copy
 import functools
 import gc
 import importlib.util
-import sys
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import yaml
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.object_store import ObjectStore
@@ -48,18 +49,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(_STARTING_PROCESSES))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Modules stay to the end: garbage is looked for elsewhere, and less often than in a small program.
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis waits for examples on a busy machine too.
 
-    Hypothesis waits for examples on a busy machine too. Where slow tests are left out, it tries fewer, unless a test
-    has a number of its own.
+    Where slow tests are left out, it tries fewer, unless a test has a number of its own. Tests take their settings when
+    they are imported, so these come first.
     """
-    if "hypothesis" in sys.modules:
-        from hypothesis import settings
+    is_quick = "not slow" in config.getoption("markexpr")
+    settings.register_profile("patient", deadline=None, max_examples=30 if is_quick else 100)
+    settings.load_profile("patient")
+    os.fsync = _leave_to_the_system
 
-        is_quick = "not slow" in session.config.getoption("markexpr")
-        settings.register_profile("patient", deadline=None, max_examples=30 if is_quick else 100)
-        settings.load_profile("patient")
+
+def _leave_to_the_system(descriptor: int) -> None:
+    """No test cuts the power, and waiting for disks takes longer than a tiny run; other processes do wait."""
+
+
+def pytest_collection_finish() -> None:
+    """Modules stay to the end: garbage is looked for elsewhere, and less often than in a small program."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

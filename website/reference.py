@@ -15,7 +15,7 @@ from maskwright.config import Config
 from maskwright.sections.base import Section
 
 API_PAGES = {
-    "commands": ("Commands as functions", ("runs", "serving", "catalogue")),
+    "commands": ("Commands as functions", ("runs", "serving", "catalogue", "cluster")),
     "models": ("Models and objectives", ("models", "objectives")),
     "data": ("Texts and data", ("text", "data", "batch")),
     "training": ("Training", ("training",)),

@@ -27,12 +27,18 @@ from maskwright.sections.objective import (
 from maskwright.sections.synonyms import find_spellings, translate
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.storage import dump_yaml, write_text
+from maskwright.stores import parse_store
 from maskwright.untrusted import read_yaml
 
 
 class RunConfig(Section):
     name: str = Field(default="run", description="The run's folder is OUT/NAME.")
     out: str = Field(default="runs", description="The folder that holds runs.")
+    store: str | None = Field(
+        default=None,
+        description="train: an object store that keeps a copy of the run, as STORE/NAME, and resumes it on any machine,"
+        " such as s3://BUCKET/runs; unset: none.",
+    )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of initial weights, data order, masks and dropout.")
 
     @field_validator("name")
@@ -43,6 +49,13 @@ class RunConfig(Section):
                 "a run's folder has letters, digits, '_', '.' and '-' in its name and none of the last two first"
             )
         return name
+
+    @model_validator(mode="after")
+    def _check_store(self) -> RunConfig:
+        """Not of the field alone, whose errors would repeat the credentials that an address must not have."""
+        if self.store is not None:
+            parse_store(self.store)
+        return self
 
 
 class Config(Section):

@@ -120,12 +120,27 @@ def parse_url(text: str) -> StoreUrl:
     return url
 
 
+def parse_store(text: str) -> StoreUrl:
+    """The address of a place that can be written to, or an `InputError`."""
+    url = parse_url(text)
+    if url.scheme == "hf":
+        raise InputError(f"{url} can be read, not written; expected s3://, gs:// or file://")
+    return url
+
+
 def find_place(text: str) -> Place:
     """A path for `file://` and for paths, the object's address for stores."""
     if not is_store_url(text):
         return Path(text).expanduser()
     url = parse_url(text)
     return Path(url.key) if url.scheme == "file" else url
+
+
+def find_cache_folder() -> Path:
+    """`MASKWRIGHT_CACHE`, or a folder in the user's own cache."""
+    if named := os.environ.get("MASKWRIGHT_CACHE"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maskwright"
 
 
 def list_objects(url: StoreUrl) -> list[StoredObject]:
@@ -142,6 +157,13 @@ def list_objects(url: StoreUrl) -> list[StoredObject]:
         return [StoredObject(StoreUrl(f"{url.scheme}://{name}"), int(size)) for name, size in sorted(names)]
 
     return _retry(ask, url, "listed", _FIRST_ATTEMPTS)
+
+
+def list_names(url: StoreUrl) -> dict[str, int]:
+    """The objects below an address by their names after it, with their sizes; those with steps upwards are left out."""
+    start = len(url.key) + 1
+    found = {stored.url.key[start:]: stored.size for stored in list_objects(url)}
+    return {name: size for name, size in found.items() if name and ".." not in PurePosixPath(name).parts}
 
 
 def measure_object(url: StoreUrl) -> int | None:
@@ -260,11 +282,14 @@ def fetch_object(url: StoreUrl, target: Path) -> None:
 def upload_file(source: Path, url: StoreUrl) -> None:
     """Write a file as an object. What an interrupted upload leaves may be a part: upload last what makes it count."""
 
-    def upload() -> None:
-        with source.open("rb") as file, _open_output(url) as copy:
-            shutil.copyfileobj(file, copy, BUFFER_BYTES)
+    with source.open("rb") as file:  # which stays what it is when another takes its name
 
-    _retry(upload, url, "written")
+        def upload() -> None:
+            file.seek(0)
+            with _open_output(url) as copy:
+                shutil.copyfileobj(file, copy, BUFFER_BYTES)
+
+        _retry(upload, url, "written")
 
 
 def write_object(url: StoreUrl, content: bytes) -> None:
@@ -286,6 +311,18 @@ def delete_objects(urls: Sequence[StoreUrl]) -> None:
 
     for url in urls:
         _retry(lambda url=url: delete(url), url, "deleted")  # type: ignore[misc]
+
+
+def delete_folder(url: StoreUrl) -> None:
+    """Delete all that is below an address, if anything is."""
+
+    def delete() -> None:
+        try:
+            _open_system(url).delete_dir(url.key)
+        except FileNotFoundError:
+            return
+
+    _retry(delete, url, "deleted")
 
 
 def check_writable(url: StoreUrl) -> None:

@@ -269,6 +269,7 @@ SURFACE = {
         "--max-length",
         "--workers",
         "--on",
+        "--memory",
         "--overwrite",
     },
     "prepare wiki": {

@@ -64,11 +64,10 @@ def export_once(tokenizer, sentences, tmp_path_factory) -> Callable[[str], Expor
     return functools.cache(lambda kind: Exported(kind, tokenizer, sentences, tmp_path_factory.mktemp(kind) / "out"))
 
 
-_ALONE = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("modernbert", "causal")]
-"""The default tests have both in one model."""
+_SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("modernbert", "causal", "causal modernbert")]
 
 
-@pytest.fixture(params=["bert", "causal modernbert", *_ALONE])
+@pytest.fixture(params=["bert", *_SLOW])
 def exported(request, export_once) -> Exported:
     return export_once(request.param)
 

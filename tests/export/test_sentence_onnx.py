@@ -130,6 +130,7 @@ def test_a_masked_language_model_gives_vectors_if_it_is_asked_to(exported_masks:
     assert any("cosines are between the vectors of 8 texts" in line for line in exported_masks.said)
 
 
+@pytest.mark.slow  # graphs of tasks are compared in the same way: test_task_export.py
 def test_vectors_that_are_not_the_pipelines_are_refused(
     exported_masks: Exported, tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,12 +46,14 @@ def test_what_differs_is_named(change: dict[str, Any], area: str, verdict: str, 
     assert finding.advice
 
 
-def test_one_process_finds_its_own_facts(corpus_file: Path) -> None:
-    checkup = examine_nodes(build_config({}, [f"data.train={corpus_file}", "training.device=cpu"]))
+def test_one_process_finds_its_own_facts(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("a text\n" * 3, encoding="utf-8")
+    checkup = examine_nodes(build_config({}, [f"data.train={corpus}", "training.device=cpu"]))
     assert checkup.count("problem") == 0
     first = next(finding for finding in checkup.findings if finding.area == "data")
-    corpus_file.write_text("another text\n" * 3, encoding="utf-8")
-    again = examine_nodes(build_config({}, [f"data.train={corpus_file}", "training.device=cpu"]))
+    corpus.write_text("another text\n" * 3, encoding="utf-8")
+    again = examine_nodes(build_config({}, [f"data.train={corpus}", "training.device=cpu"]))
     assert first not in again.findings
 
 

@@ -18,19 +18,21 @@ from pathlib import Path, PurePosixPath
 
 from maskwright.errors import InputError
 from maskwright.storage import naming, read_json, write_text
-from maskwright.stores import StoreUrl, fetch_object, find_place, list_objects, measure_object, parse_url, read_object
+from maskwright.stores import (
+    StoreUrl,
+    fetch_object,
+    find_cache_folder,
+    find_place,
+    list_names,
+    measure_object,
+    parse_url,
+    read_object,
+)
 
 STORE_FILE = "store.json"
 DEFAULT_CACHE_GB = 20.0
 _SHARD_SUFFIXES = (".ids", ".lengths", ".words")
 _MANIFEST_FILE = "manifest.json"
-
-
-def find_cache_folder() -> Path:
-    """`MASKWRIGHT_CACHE`, or a folder in the user's own cache."""
-    if named := os.environ.get("MASKWRIGHT_CACHE"):
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maskwright"
 
 
 def mirror_prepared(place: str, cache_gb: float = DEFAULT_CACHE_GB) -> Path | None:
@@ -59,13 +61,11 @@ def mirror_prepared(place: str, cache_gb: float = DEFAULT_CACHE_GB) -> Path | No
 
 def _fetch_small_files(url: StoreUrl, folder: Path) -> None:
     """The tokenizer, and the numbers of rows that are known."""
-    start = len(str(url).rstrip("/")) + 1
-    for stored in list_objects(url):
-        name = PurePosixPath(str(stored.url)[start:])
-        if name.suffix in _SHARD_SUFFIXES or str(name) == _MANIFEST_FILE or ".." in name.parts:
+    for name in list_names(url):
+        if PurePosixPath(name).suffix in _SHARD_SUFFIXES or name == _MANIFEST_FILE:
             continue
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        _fetch(stored.url, folder / name)
+        _fetch(url / name, folder / name)
 
 
 def _fetch(url: StoreUrl, target: Path) -> None:

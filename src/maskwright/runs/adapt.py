@@ -122,6 +122,8 @@ def _build_config(model: str, options: AdaptOptions) -> Config:
     ):
         if given != expected:
             raise InputError(f"a setting says {given!r} where {option} says {expected!r}; give one of the two")
+    if config.run.store is not None:
+        raise InputError("run.store keeps a run of train in a store, not the several runs of adapt; leave it out")
     return config
 
 

@@ -20,7 +20,7 @@ from maskwright.untrusted import read_yaml
 
 _FEWEST, _MOST = 2, 8
 """As many as there are colours."""
-OWN_SETTINGS = {"run.name", "run.out"}
+OWN_SETTINGS = {"run.name", "run.out", "run.store"}
 """In which all runs differ."""
 
 

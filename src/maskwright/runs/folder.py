@@ -27,6 +27,7 @@ _FREE_TO_CHANGE = {
     "preset",  # the values it stands for are compared
     "run.name",  # the folder was found by these two
     "run.out",
+    "run.store",
     "training.activation_checkpointing",
     "training.dead_process_seconds",
     "training.device",
@@ -202,9 +203,10 @@ class RunFolder:
         except OSError as error:
             raise _unwritable(self.path, error.strerror) from error
 
-    def _clear(self) -> None:
-        """Remove what a run writes and nothing else; the configuration last, so that a half-cleared run stays one."""
-        files = (
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All that a run writes beside its folders; the configuration last, without which a folder is no run."""
+        return (
             self.final_file,
             self.data_file,
             self.metrics_file,
@@ -213,11 +215,19 @@ class RunFolder:
             self.insight_file,
             self.curves_file,
             self.report_file,
+            self.config_file,
         )
-        for folder in (self.model, self.checkpoints, self.tokenizer, self.tensorboard, self.trackers):
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        return (self.model, self.checkpoints, self.tokenizer, self.tensorboard, self.trackers)
+
+    def _clear(self) -> None:
+        """Remove what a run writes and nothing else."""
+        for folder in self.folders:
             if folder.is_dir():
                 shutil.rmtree(folder)
-        for file in (*files, self.config_file):
+        for file in self.files:
             file.unlink(missing_ok=True)
 
     def read_final(self, *needed: str) -> dict[str, Any]:
@@ -283,14 +293,14 @@ def _unwritable(path: Path, reason: str | None) -> InputError:
     return InputError(f"cannot write to {path}: {reason}; choose another run.out")
 
 
-def check_same_config(run: RunFolder, config: Config) -> None:
+def check_same_config(run: RunFolder, config: Config, name: str | None = None) -> None:
     """A run is resumed, or counts as finished, only with the settings it was started with, except those that change no
-    result.
+    result. Its `name` is where it is, if not in the folder that is read.
     """
     for key, (started, asked) in find_changes(run, config).items():
         raise InputError(
-            f"{run.path} is {'a finished' if run.is_finished else 'an unfinished'} run with {key}={started}, this"
-            f" command has {key}={asked};"
+            f"{name or run.path} is {'a finished' if run.is_finished else 'an unfinished'} run with {key}={started},"
+            f" this command has {key}={asked};"
             f" repeat its settings to resume it, choose another run.name, or add {OVERWRITE}"
         )
 

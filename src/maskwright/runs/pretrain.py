@@ -34,6 +34,8 @@ from maskwright.runs.model import TrainedModel, build_model, describe_objective,
 from maskwright.runs.next_commands import suggest_commands
 from maskwright.runs.predictions import PredictionLog
 from maskwright.runs.report import build_run_cell, format_figures, write_report
+from maskwright.runs.run_store import RunStore
+from maskwright.runs.upload import open_store, uploading
 from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.suggestions import OVERWRITE
 from maskwright.terminal import CleanConsole
@@ -106,8 +108,10 @@ def _run(config: Config, overwrite: bool, device: torch.device, console: Console
         folder = Path(config.run.out) / config.run.name
         world.main_first(lambda: ownership.enter_context(own_run(folder, "run.name", say, world.is_main)))
         config = world.main_first(lambda: fit_row_length(config, say))
-        start = world.main_first(lambda: _begin(config, overwrite, world, console))
-        finished = _train(config, start, world, console)
+        store = open_store(config, overwrite, world, say)
+        start = world.main_first(lambda: _begin(config, overwrite, world, console, store))
+        with uploading(store, start.run, config, world, say):
+            finished = _train(config, start, world, console)
         world.sum_facts([0.0])  # who left while another still writes would be taken for dead
     leave_world()
     return finished
@@ -127,7 +131,7 @@ class _Start:
     """General text, if forgetting is measured."""
 
 
-def _begin(config: Config, overwrite: bool, world: World, console: Console) -> _Start:
+def _begin(config: Config, overwrite: bool, world: World, console: Console, store: RunStore | None) -> _Start:
     overwrite = overwrite and world.is_main
     _check_settings(config)
     run = find_run(config, overwrite)
@@ -145,6 +149,8 @@ def _begin(config: Config, overwrite: bool, world: World, console: Console) -> _
     if world.is_main:
         run.begin(config, data.tokenizer, data.fingerprint, overwrite)
         clear_leftovers(run.checkpoints)
+        if store is not None and overwrite:
+            store.clear()
     return _Start(run, data, model, unigram_loss, token_counts, general)
 
 

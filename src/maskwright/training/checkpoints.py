@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ from maskwright.training.state import History, TrainingState
 _OPTIMIZER_FILE = "optimizer.safetensors"
 _AVERAGE_FILE = "average.safetensors"
 _STATE_FILE = "state.json"
-_CHECKSUMS_FILE = "checksums.json"
+CHECKSUMS_FILE = "checksums.json"
+"""Written last."""
 _FORMAT_VERSION = 1
 """Version of the files beside the model. Checkpoints without a version are older and are read the same way."""
 BEST_FILE = "best.json"
@@ -143,7 +145,7 @@ def _write_files(checkpoint: Path, contents: CheckpointContents) -> None:
         values = {FORMAT_KEY: _FORMAT_VERSION, **contents.values}
         write_text(temporary / _STATE_FILE, json.dumps(values, indent=2) + "\n")
         checksums = {str(file.relative_to(temporary)): _checksum(file) for file in _list_files(temporary)}
-        write_text(temporary / _CHECKSUMS_FILE, json.dumps(checksums, indent=2) + "\n")
+        write_text(temporary / CHECKSUMS_FILE, json.dumps(checksums, indent=2) + "\n")
 
 
 def _count_bytes(contents: CheckpointContents, folder: Path) -> int:
@@ -179,13 +181,18 @@ def free_oldest(
 
 
 def _remove_old(folder: Path, newest: Path, retention: Retention) -> None:
+    best = None if retention.last is None else find_best(folder)
+    steps = [step_of(path) for path in list_checkpoints(folder)]
+    for step in list_old_steps(steps, step_of(newest), retention, None if best is None else step_of(best)):
+        shutil.rmtree(folder / f"step-{step}")
+
+
+def list_old_steps(steps: Sequence[int], newest: int, retention: Retention, best: int | None) -> list[int]:
+    """Of the steps with a checkpoint, newest first, those that need not stay beside `newest`."""
     if retention.last is None:
-        return
-    best = find_best(folder)
-    existing = list_checkpoints(folder)
-    for old in existing[existing.index(newest) + retention.last :]:
-        if not _is_milestone(old, retention.every_steps) and old != best:
-            shutil.rmtree(old)
+        return []
+    kept = {best, *(step for step in steps if retention.every_steps and step % retention.every_steps == 0)}
+    return [step for step in steps[steps.index(newest) + retention.last :] if step not in kept]
 
 
 def remove_checkpoints(folder: Path, keep_every_steps: int | None = None) -> None:
@@ -200,7 +207,7 @@ def remove_checkpoints(folder: Path, keep_every_steps: int | None = None) -> Non
 
 
 def _is_milestone(checkpoint: Path, every_steps: int | None) -> bool:
-    return every_steps is not None and _step_of(checkpoint) % every_steps == 0
+    return every_steps is not None and step_of(checkpoint) % every_steps == 0
 
 
 def name_best(folder: Path, step: int | None, loss: float | None) -> None:
@@ -283,10 +290,15 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
 def is_whole(checkpoint: Path) -> bool:
     """Whether all files have their checksums."""
     try:
-        _read_verified_state(checkpoint)
+        check_whole(checkpoint)
     except InputError:
         return False
     return True
+
+
+def check_whole(checkpoint: Path) -> None:
+    """An InputError names what is missing or damaged, and a NewerFormatError what this version cannot read."""
+    _read_verified_state(checkpoint)
 
 
 def has_finite_weights(checkpoint: Path) -> bool:
@@ -294,20 +306,20 @@ def has_finite_weights(checkpoint: Path) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in weights.values())
 
 
-def _step_of(checkpoint: Path) -> int:
+def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def _read_verified_state(checkpoint: Path) -> tuple[TrainingState, History]:
-    checksums = _read_present(checkpoint / _CHECKSUMS_FILE)
+    checksums = _read_present(checkpoint / CHECKSUMS_FILE)
     files = {str(path.relative_to(checkpoint)) for path in _list_files(checkpoint)}
     written = {name for name in files if name.endswith(_SUFFIXES)}
-    for name in sorted({*_NEEDED_FILES, *written, *checksums} - {_CHECKSUMS_FILE}):
+    for name in sorted({*_NEEDED_FILES, *written, *checksums} - {CHECKSUMS_FILE}):
         path = checkpoint / name
         if name not in files:  # a damaged list may name what no disk can hold, so the disk is not asked
             raise InputError(f"{path} is missing")
         if name not in checksums:
-            raise InputError(f"{checkpoint / _CHECKSUMS_FILE} has no checksum of {name}")
+            raise InputError(f"{checkpoint / CHECKSUMS_FILE} has no checksum of {name}")
         if _checksum(path) != checksums[name]:
             raise InputError(f"{path} does not match its checksum")
     state, history = _read_state(checkpoint / _STATE_FILE)
