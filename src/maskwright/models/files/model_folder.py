@@ -384,6 +384,30 @@ def describe_pooling(
     }
 
 
+_SPLADE_FOLDER = "1_SpladePooling"
+_SPARSE = "sentence_transformers.sparse_encoder.models"
+_SPARSE_MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": f"{_SPARSE}.MLMTransformer"},
+    {"idx": 1, "name": "1", "path": _SPLADE_FOLDER, "type": f"{_SPARSE}.SpladePooling"},
+]
+
+
+def describe_splade(num_tokens: int, max_length: int, prompts: Mapping[str, str]) -> dict[str, Any]:
+    """The same of a sparse encoder with a weight for each token of its vocabulary."""
+    pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": num_tokens}
+    return {
+        MODULES_FILE: _SPARSE_MODULES,
+        f"{_SPLADE_FOLDER}/config.json": pooling,
+        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
+        "config_sentence_transformers.json": {
+            "model_type": "SparseEncoder",
+            "prompts": dict(prompts),
+            "default_prompt_name": None,
+            "similarity_fn_name": "dot",
+        },
+    }
+
+
 def write_small_files(folder: Path, files: Mapping[str, Any]) -> None:
     """Write each file as JSON in the folder."""
     for name, content in files.items():
