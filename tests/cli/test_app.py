@@ -69,6 +69,9 @@ SURFACE = {
         "--dims",
         "--query-prompt",
         "--document-prompt",
+        "--kind",
+        "--query-flops",
+        "--document-flops",
         "--metric",
         "--patience",
         "--overwrite",
@@ -270,6 +273,7 @@ SURFACE = {
         "--max-length",
         "--workers",
         "--on",
+        "--memory",
         "--overwrite",
     },
     "prepare wiki": {

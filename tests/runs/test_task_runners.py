@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 from maskwright.errors import InputError, RunError
 from maskwright.runs import task_runners
 from maskwright.runs.prepare import prepare
-from maskwright.runs.prepare_tasks import PrepareOptions, plan_tasks
+from maskwright.runs.prepare_tasks import PartMaker, PrepareOptions, plan_tasks
 from maskwright.runs.task_runners import LocalProcesses, choose_runner
 from maskwright.sections.data import QualityConfig, build_sources
+from maskwright.storage import read_json
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 OPTIONS = PrepareOptions(validation_share=0.2, part_chars=1500, quality=QualityConfig(min_words=4))
@@ -73,10 +75,8 @@ def test_a_second_start_reads_no_finished_task_again(
             run(folder, tokenizer, tmp_path / "out")
     (tmp_path / ".out.preparing" / "tasks" / "000-00001.json").unlink()
     asked: list[str] = []
-    original = task_runners.PartMaker.make
-    monkeypatch.setattr(
-        task_runners.PartMaker, "make", lambda *given: (asked.append(given[1].name), original(*given))[1]
-    )
+    original = PartMaker.give
+    monkeypatch.setattr(PartMaker, "give", lambda *given: (asked.append(given[1].name), original(*given))[1])
     run(folder, tokenizer, tmp_path / "out")
     assert asked == ["000-00001"]
     monkeypatch.undo()
@@ -101,14 +101,6 @@ def test_broken_records_are_judged_over_all_tasks(tmp_path: Path, tokenizer: Tok
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("quality", [QualityConfig(drop_duplicates=True), QualityConfig(drop_near_duplicates=True)])
-def test_duplicates_are_found_by_one_process(
-    folder: Path, tokenizer: Tokenizer, tmp_path: Path, quality: QualityConfig
-) -> None:
-    with pytest.raises(InputError, match="which one process does; leave out --on"):
-        run(folder, tokenizer, tmp_path / "out", PrepareOptions(quality=quality), on="processes")
-
-
 def test_unknown_places_are_refused(folder: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'spark' does no tasks; known are processes, ray"):
         run(folder, tokenizer, tmp_path / "out", on="spark")
@@ -121,24 +113,23 @@ def test_processes_make_the_same_shards_also_when_one_is_killed(
     run(folder, tokenizer, tmp_path / "one")
     run(folder, tokenizer, tmp_path / "two", on="processes")
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
-    monkeypatch.setattr(task_runners, "_make_all", _make_all_or_die)
+    monkeypatch.setattr(task_runners, "_do_all", _do_all_or_die)
     monkeypatch.setenv("DIE_AT", str(tmp_path / "died"))
     run(folder, tokenizer, tmp_path / "three", on="processes")
     assert (tmp_path / "died").exists()
     assert contents(tmp_path / "three") == contents(tmp_path / "one")
 
 
-def _make_all_or_die(maker: Any, task: Any, folder: Path) -> Any:
-    """At its first call of all processes it is killed in the middle of a task."""
+def _do_all_or_die(job: Any, task: Any, folder: Path) -> Any:
+    """At its first call of all processes it is killed."""
     mark = Path(os.environ["DIE_AT"])
     if not mark.exists():
         mark.touch()
-        maker.make(task, folder, None)
         os.kill(os.getpid(), signal.SIGKILL)
-    return _original(maker, task, folder)
+    return _original(job, task, folder)
 
 
-_original = task_runners._make_all
+_original = task_runners._do_all
 
 
 @pytest.mark.slow
@@ -146,13 +137,13 @@ def test_a_task_that_always_ends_its_process_is_told(
     folder: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_runners, "_LOSSES", 2)
-    monkeypatch.setattr(task_runners, "_make_all", _die)
+    monkeypatch.setattr(task_runners, "_do_all", _die)
     with pytest.raises(RunError, match="were ended 2 times"):
         run(folder, tokenizer, tmp_path / "out", on="processes")
     assert isinstance(choose_runner("processes", 2), LocalProcesses)
 
 
-def _die(maker: Any, task: Any, folder: Path) -> Any:
+def _die(job: Any, task: Any, folder: Path) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -194,6 +185,12 @@ def test_ray_makes_the_same_shards_also_when_a_node_is_killed(
 
     run(folder, tokenizer, tmp_path / "three", on="ray", say=say)
     assert contents(tmp_path / "three") == expected
+    alike = replace(OPTIONS, quality=QualityConfig(drop_duplicates=True, drop_near_duplicates=True))
+    (folder / "2.txt").write_bytes((folder / "0.txt").read_bytes())
+    run(folder, tokenizer, tmp_path / "judged", alike)
+    run(folder, tokenizer, tmp_path / "judged_by_ray", alike, on="ray", memory_bytes=1 << 16)
+    assert contents(tmp_path / "judged_by_ray") == contents(tmp_path / "judged")
+    assert sum(read_json(tmp_path / "judged" / "manifest.json")["dropped_documents"].values()) > 100
     (folder / "7.txt").write_bytes(b"\0" * 2000)
     with pytest.raises(InputError, match="is a binary file"):
         run(folder, tokenizer, tmp_path / "four", on="ray")

@@ -13,6 +13,8 @@ from maskwright.text.duplicates import (
     NUM_HASHES,
     ExactDuplicates,
     NearDuplicates,
+    choose_rows_per_band,
+    compute_band_keys,
     compute_shingles,
     compute_signature,
     estimate_similarity,
@@ -103,10 +105,50 @@ def test_nothing_different_is_dropped_and_nearly_all_near_duplicates_are_found_a
 @pytest.mark.parametrize("similarity", [0.3, 0.5, 0.8, 0.95, 1.0])
 def test_bands_find_pairs_at_the_threshold(similarity: float) -> None:
     near = NearDuplicates(similarity)
-    assert near.num_bands * near.rows_per_band <= NUM_HASHES
-    assert 1 - (1 - similarity**near.rows_per_band) ** near.num_bands >= 0.95
+    rows = choose_rows_per_band(similarity)
+    num_bands = compute_band_keys(compute_signature("a")[None], similarity).shape[1]
+    assert num_bands == NUM_HASHES // rows
+    assert 1 - (1 - similarity**rows) ** num_bands >= 0.95
     assert near.is_new("a b c d e f g h")
     assert not near.is_new("a b c d e f g h")
+
+
+def judge_by_hand(texts: list[str], similarity: float) -> list[bool]:
+    """Whether each is new, with a dictionary from every band's values to the first text that has them."""
+    rows = choose_rows_per_band(similarity)
+    firsts: dict[tuple[int, bytes], np.ndarray] = {}
+    verdicts = []
+    for text in texts:
+        signature = compute_signature(text)
+        bands = [(band, signature[band * rows : (band + 1) * rows].tobytes()) for band in range(NUM_HASHES // rows)]
+        met = [firsts[band] for band in bands if band in firsts]
+        verdicts.append(not any((signature == other).mean() >= similarity for other in met))
+        for band in bands:
+            firsts.setdefault(band, signature)
+    return verdicts
+
+
+@pytest.mark.parametrize("similarity", [0.4, 0.8])
+def test_each_document_is_compared_with_the_first_of_each_of_its_bands(similarity: float) -> None:
+    choice = random.Random(1)
+    texts: list[str] = []
+    for seed in range(700):  # more than the first tables hold
+        words = choice.choice(texts).split() if texts and choice.random() < 0.5 else make_text(seed, 40)
+        for _ in range(choice.randrange(6)):
+            words[choice.randrange(len(words))] = choice.choice(VOCABULARY)
+        texts.append(" ".join(words))
+    near = NearDuplicates(similarity)
+    verdicts = [near.is_new(text) for text in texts]
+    assert verdicts == judge_by_hand(texts, similarity)
+    assert 50 < sum(verdicts) < 650
+
+
+def test_a_duplicate_of_a_dropped_document_is_dropped() -> None:
+    words = make_text(0, 200)
+    chain = [" ".join([*make_text(1, number), *words[number:]]) for number in (0, 12, 24, 36, 48)]
+    near = NearDuplicates()
+    assert [near.is_new(text) for text in chain] == [True, False, False, False, False]
+    assert true_similarity(chain[0], chain[-1]) < 0.7
 
 
 def test_a_higher_threshold_keeps_more() -> None:

@@ -56,6 +56,12 @@ def prepare_shards(
             metavar="WHERE", help="processes, ray or ray://HOST:PORT do the work; unset: threads of this process."
         ),
     ] = None,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB", help="Memory of each worker to find duplicates; unset: 1, in this process all it takes."
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing prepared folder.")] = False,
 ) -> None:
     """Tokenize sources into memory-mapped shards for training.
@@ -67,6 +73,8 @@ def prepare_shards(
         maskwright prepare corpus/*.jsonl.zst --tokenizer runs/quickstart --out data/corpus
 
         maskwright prepare s3://crawl/**/*.jsonl.zst --tokenizer tok --out data/crawl --on ray
+
+        maskwright prepare crawl quality.drop_near_duplicates=true --tokenizer tok --out data/crawl --on processes
 
         maskwright prepare a.txt b.parquet quality.drop_duplicates=true --tokenizer tok --out data/ab
     """
@@ -81,6 +89,7 @@ def prepare_shards(
         max_length=max_length,
         workers=workers,
         on=on,
+        memory=memory,
         overwrite=overwrite,
         settings=overrides,
     )

@@ -87,6 +87,7 @@ def prepare(
     max_length: int = 128,
     workers: int | None = None,
     on: str | None = None,
+    memory: float | None = None,
     overwrite: bool = False,
     settings: Settings = (),
     console: Console | None = None,
@@ -94,6 +95,7 @@ def prepare(
     """Turn sources into shards that training maps into memory; the manifest of the folder.
 
     `on` says what does the work: "processes" of this machine, "ray" or "ray://HOST:PORT", else threads of this process.
+    Duplicates are searched with `memory` GB in each worker; unset, 1 GB, and in this process all it takes.
     `settings` are those of `quality`. Rows of `max_length` are counted, so that runs of that length start at once.
     """
     words = list_settings(settings)
@@ -119,6 +121,7 @@ def prepare(
         options,
         num_workers=workers,
         on=on,
+        memory_bytes=None if memory is None else int(memory * 1e9),
         overwrite=overwrite,
         say=lambda text: say(shown, text),
     )
@@ -205,6 +208,7 @@ def finetune(
     max_answer_length: int | None = None,
     max_question_length: int | None = None,
     loss: str | None = None,
+    kind: str | None = None,
     pooling: str | None = None,
     temperature: float | None = None,
     negative_column: str | None = None,
@@ -214,6 +218,8 @@ def finetune(
     dims: str | None = None,
     query_prompt: str | None = None,
     document_prompt: str | None = None,
+    query_flops: float | None = None,
+    document_flops: float | None = None,
     metric: str | None = None,
     patience: int | None = None,
     overwrite: bool = False,

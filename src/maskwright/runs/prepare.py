@@ -32,6 +32,7 @@ from maskwright.data.shards import (
 )
 from maskwright.errors import InputError, RunError
 from maskwright.ownership import owning
+from maskwright.runs.duplicate_search import MEMORY_BYTES, DuplicateSearch
 from maskwright.runs.prepare_tasks import (
     SPLITS,
     MadePart,
@@ -44,6 +45,7 @@ from maskwright.runs.prepare_tasks import (
     read_task_record,
 )
 from maskwright.runs.task_runners import Runner, choose_runner, skip_finished
+from maskwright.runs.verdicts import FOLDER as DUPLICATES
 from maskwright.sections.data import SourceConfig, check_can_hold_out, hold_pairs
 from maskwright.storage import read_json, replace_folder, write_text
 from maskwright.suggestions import OVERWRITE
@@ -54,6 +56,8 @@ FORMAT_VERSION = 2
 """1 had no word boundaries."""
 _TASKS_VERSION = 2
 """Of what is in the hidden folder; 1 cut the text of all files of a source together."""
+_NEAR_DUPLICATES_VERSION = 2
+"""1 compared a document with those that were kept, 2 with the first of each of its bands."""
 _KEY_FILE = "key.json"
 _PARTS = "parts"
 _TASKS = "tasks"
@@ -67,27 +71,31 @@ def prepare(
     *,
     num_workers: int | None = None,
     on: str | None = None,
+    memory_bytes: int | None = None,
     overwrite: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Prepare the folder `out`, unless it is complete already; returns its manifest.
 
     `on` says who does the tasks: None is this process, `processes` several here, `ray` or `ray://HOST:PORT` a cluster.
+    Duplicates are searched with `memory_bytes` in each of them; None is 1 GiB, and in this process all it takes.
     """
     options = options or PrepareOptions()
     runner = choose_runner(on, num_workers or os.cpu_count() or 1)
-    if on is not None and options.compares_documents:
+    if memory_bytes is not None and not options.compares_documents:
         raise InputError(
-            "dropping duplicates compares each document with all before it, which one process does; leave out --on, or"
-            " prepare without quality.drop_duplicates and quality.drop_near_duplicates"
+            "a limit of memory is for the search for duplicates; set quality.drop_duplicates=true or"
+            " quality.drop_near_duplicates=true, or leave the limit out"
         )
+    if on is not None and memory_bytes is None:
+        memory_bytes = MEMORY_BYTES
     if hold_pairs(sources):
         raise InputError("shards hold single texts, the sources give pairs (second_column); train on the files instead")
     if 0 < options.validation_share < 1:
         check_can_hold_out(sources)
     out = Path(out).resolve()
     with owning(out, instead="output folder", say=say):
-        return _prepare(sources, tokenizer, out, options, runner, overwrite, say)
+        return _prepare(sources, tokenizer, out, options, runner, memory_bytes, overwrite, say)
 
 
 def _prepare(
@@ -96,6 +104,7 @@ def _prepare(
     out: Path,
     options: PrepareOptions,
     runner: Runner,
+    memory_bytes: int | None,
     overwrite: bool,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -108,12 +117,13 @@ def _prepare(
     try:
         _open_work(work, key, say)
         tokenizer.save(work / TOKENIZER_FOLDER)
-        manifest = _write_shards(work, sources, tokenizer, options, runner, say)
+        manifest = _write_shards(work, sources, tokenizer, options, runner, memory_bytes, say)
         manifest = {"format": FORMAT_VERSION, "key": key, **described, **manifest}
         write_text(work / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")
         (work / _KEY_FILE).unlink()
-        for folder in (_PARTS, _TASKS):
-            shutil.rmtree(work / folder)
+        for folder in (_PARTS, _TASKS, DUPLICATES):
+            if (work / folder).exists():
+                shutil.rmtree(work / folder)
         replace_folder(work, out)
     except OSError as error:
         raise RunError(
@@ -159,6 +169,8 @@ def _describe(
         "vocab_size": tokenizer.vocab_size,
         "options": {**asdict(options), "quality": options.quality.model_dump()},
     }
+    if options.quality.drop_near_duplicates:  # other folders stay as they are
+        described["near_duplicates"] = _NEAR_DUPLICATES_VERSION
     text = json.dumps({"format": FORMAT_VERSION, **described}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest(), described
 
@@ -210,21 +222,27 @@ def _write_shards(
     tokenizer: Tokenizer,
     options: PrepareOptions,
     runner: Runner,
+    memory_bytes: int | None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     begun = time.monotonic()
     totals = Totals(sources)
     parts = {file.stem: read_part_record(file) for file in sorted((work / _PARTS).glob("*.json"))}
     waiting = []
-    for task in plan_tasks(sources, options.part_chars):
+    tasks = plan_tasks(sources, options.part_chars)
+    verdicts = None
+    if options.compares_documents and memory_bytes is not None:
+        search = DuplicateSearch(work, runner, say, memory_bytes)
+        verdicts = search.run(sources, options.quality, tasks)
+    for task in tasks:
         file = work / _TASKS / f"{task.name}.json"
         record = read_task_record(file) if file.is_file() else None
-        # documents that are compared with others have to be read again
-        if record is None or options.compares_documents or not set(record.parts) <= set(parts):
+        # documents that are compared while they are read have to be read again
+        if record is None or (options.compares_documents and verdicts is None) or not set(record.parts) <= set(parts):
             waiting.append(skip_finished(task, list(parts)))
         else:
             totals.add(task, record)
-    for task, made in runner.run(PartMaker(sources, tokenizer, options), waiting, work):
+    for task, made in runner.run(PartMaker(sources, tokenizer, options, verdicts), waiting, work):
         if isinstance(made, MadePart):
             write_text(work / _PARTS / f"{made.name}.json", json.dumps(asdict(made.record)) + "\n")
             parts[made.name] = made.record

@@ -8,9 +8,12 @@ number of workers, and what is lost with a worker is done again.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +22,15 @@ import numpy as np
 from maskwright.data.shards import ShardInfo, ShardWriter, choose_ids_dtype
 from maskwright.errors import InputError
 from maskwright.runs.texts import is_held_out
+from maskwright.runs.verdicts import Verdict, Verdicts, drop_judged
 from maskwright.sections.data import QualityConfig, SourceConfig
 from maskwright.storage import read_json, read_record
+from maskwright.stores import is_store_url
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.files import measure_files
 from maskwright.text.quality import DocumentCleaner, QualityReport
 from maskwright.text.records import RecordTally
-from maskwright.text.sources import describe_no_sentence, list_files, read_part
+from maskwright.text.sources import describe_no_sentence, list_files, names_dataset, read_part
 from maskwright.text.tokenizer.encode import EncodedTexts, TextEncoder
 from maskwright.text.tokenizer.tokenizer import Tokenizer, group_texts
 
@@ -49,7 +54,7 @@ class PrepareOptions:
 
     @property
     def compares_documents(self) -> bool:
-        """Whether a document is judged by the others, so that tasks cannot be done apart."""
+        """Whether a document is judged by the others, so that tasks alone cannot judge it."""
         return self.quality.drop_duplicates or self.quality.drop_near_duplicates
 
 
@@ -124,6 +129,24 @@ def _group_files(sizes: Sequence[int], num_bytes: int) -> list[tuple[int, int]]:
     return groups
 
 
+def read_documents(
+    sources: Sequence[SourceConfig], task: PrepareTask, cleaner: DocumentCleaner
+) -> tuple[Iterator[str], RecordTally]:
+    """The clean documents of a task, and the tally of its records."""
+    source = sources[task.source]
+    # broken records are judged over the whole source, which only a task that has it can do by itself
+    tally = RecordTally(source.path, source.max_bad_share if task.is_whole_source else 1.0, ReadingReport())
+    files = [] if task.is_whole_source else list_files(source)[task.first : task.end]
+    return cleaner.clean(read_part(source, files, tally)), tally
+
+
+def make_absolute(source: SourceConfig) -> SourceConfig:
+    """The same source for a process in another folder."""
+    if names_dataset(source.path) or is_store_url(source.path):
+        return source
+    return source.model_copy(update={"path": os.path.abspath(os.path.expanduser(source.path))})
+
+
 @dataclass(frozen=True)
 class PartMaker:
     """Does tasks; the same in every process that has the sources."""
@@ -131,22 +154,38 @@ class PartMaker:
     sources: Sequence[SourceConfig]
     tokenizer: Tokenizer
     options: PrepareOptions
+    verdicts: Verdicts | None = None
+    """On duplicates; without, documents are compared with those of the tasks that are done one after another."""
 
-    def make(
-        self, task: PrepareTask, folder: Path, encoder: TextEncoder, cleaner: DocumentCleaner | None = None
+    def give(self, task: PrepareTask, work: Path) -> Iterator[Verdict]:
+        return iter(()) if self.verdicts is None else self.verdicts.read(task.name, work)
+
+    def for_nodes(self) -> PartMaker:
+        return replace(self, sources=[make_absolute(source) for source in self.sources])
+
+    @contextmanager
+    def open(
+        self, num_threads: int
+    ) -> Iterator[Callable[[PrepareTask, Iterable[Verdict], Path], Iterator[MadePart | TaskRecord]]]:
+        """What does one task after another: writes its shards; each new part, and at the end the record of the task."""
+        quality = self.options.quality
+        cleaner = DocumentCleaner(quality if self.verdicts is None else quality.without_duplicates())
+        with TextEncoder(self.tokenizer, num_threads) as encoder:
+            yield partial(self._make, encoder, cleaner)
+
+    def _make(
+        self,
+        encoder: TextEncoder,
+        cleaner: DocumentCleaner,
+        task: PrepareTask,
+        verdicts: Iterable[Verdict],
+        folder: Path,
     ) -> Iterator[MadePart | TaskRecord]:
-        """Write the shards of a task into `folder`; each new part, and at the end the record of the task.
-
-        Documents are compared with those that the `cleaner` has seen; without one, a new one cleans each for itself.
-        """
-        source = self.sources[task.source]
-        cleaner = cleaner or DocumentCleaner(self.options.quality)
         before = replace(cleaner.report, dropped=Counter(cleaner.report.dropped))
-        # broken records are judged over the whole source, which only a task that has it can do by itself
-        tally = RecordTally(source.path, source.max_bad_share if task.is_whole_source else 1.0, ReadingReport())
-        files = [] if task.is_whole_source else list_files(source)[task.first : task.end]
+        documents, tally = read_documents(self.sources, task, cleaner)
+        if self.verdicts is not None:
+            documents = drop_judged(documents, verdicts, cleaner.report)
         names = []
-        documents = cleaner.clean(read_part(source, files, tally))
         for part, texts in enumerate(_cut_parts(documents, self.options.part_chars)):
             names.append(f"{task.name}-{part:05d}")
             if names[-1] in task.finished:

@@ -9,25 +9,20 @@ import multiprocessing
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from maskwright.errors import InputError, RunError
 from maskwright.machine import hash_package
-from maskwright.runs.prepare_tasks import MadePart, PartMaker, PrepareTask, TaskRecord
-from maskwright.sections.data import SourceConfig
+from maskwright.runs.prepare_tasks import PrepareTask
 from maskwright.storage import write_bytes
-from maskwright.stores import is_store_url
-from maskwright.text.quality import DocumentCleaner
-from maskwright.text.sources import names_dataset
-from maskwright.text.tokenizer.encode import TextEncoder
 
-Made = tuple[PrepareTask, MadePart | TaskRecord]
 _PROCESSES = "processes"
 _RAY = "ray"
 _LOSSES = 5
@@ -38,9 +33,35 @@ _WAITING = 4
 """Tasks handed to Ray ahead, for each of its cores."""
 
 
+class Task(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+TaskT = TypeVar("TaskT", bound=Task)
+MadeT = TypeVar("MadeT")
+TaskOfJob = TypeVar("TaskOfJob", contravariant=True)
+MadeOfJob = TypeVar("MadeOfJob", covariant=True)
+
+
+class Job(Protocol[TaskOfJob, MadeOfJob]):
+    """What is to be done with each of many tasks; it is sent to the processes that do them."""
+
+    def give(self, task: TaskOfJob, folder: Path, /) -> Iterator[Any]:
+        """What a task needs of the files in the folder, piece by piece, read where the folder is."""
+
+    def open(
+        self, num_threads: int
+    ) -> AbstractContextManager[Callable[[TaskOfJob, Iterable[Any], Path], Iterator[MadeOfJob]]]:
+        """What does one task after another, with what it was given: what it made, after the files of it are written."""
+
+    def for_nodes(self) -> Job[TaskOfJob, MadeOfJob]:
+        """The same for machines with another current folder, and without what only `give` needs."""
+
+
 class Runner(Protocol):
-    def run(self, maker: PartMaker, tasks: Sequence[PrepareTask], folder: Path) -> Iterator[Made]:
-        """What the tasks make, in any order; a part's shards are in `folder` when it comes."""
+    def run(self, job: Job[TaskT, MadeT], tasks: Sequence[TaskT], folder: Path) -> Iterator[tuple[TaskT, MadeT]]:
+        """What the tasks make, in any order; its files are in `folder` when it comes."""
 
 
 def choose_runner(on: str | None, num_workers: int) -> Runner:
@@ -55,16 +76,15 @@ def choose_runner(on: str | None, num_workers: int) -> Runner:
 
 
 class ThisProcess:
-    """One task after another, tokenized by threads; the only one that can compare documents with all others."""
+    """One task after another, so that each can know of those before; tokenized by threads."""
 
     def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers
 
-    def run(self, maker: PartMaker, tasks: Sequence[PrepareTask], folder: Path) -> Iterator[Made]:
-        cleaner = DocumentCleaner(maker.options.quality)
-        with TextEncoder(maker.tokenizer, self._num_workers) as encoder:
+    def run(self, job: Job[TaskT, MadeT], tasks: Sequence[TaskT], folder: Path) -> Iterator[tuple[TaskT, MadeT]]:
+        with job.open(self._num_workers) as do:
             for task in tasks:
-                for made in maker.make(task, folder, encoder, cleaner):
+                for made in do(task, job.give(task, folder), folder):
                     yield task, made
 
 
@@ -74,14 +94,14 @@ class LocalProcesses:
     def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers
 
-    def run(self, maker: PartMaker, tasks: Sequence[PrepareTask], folder: Path) -> Iterator[Made]:
+    def run(self, job: Job[TaskT, MadeT], tasks: Sequence[TaskT], folder: Path) -> Iterator[tuple[TaskT, MadeT]]:
         waiting = list(tasks)
         for _ in range(_LOSSES):
             done: set[str] = set()
             context = multiprocessing.get_context("spawn")
             pool = ProcessPoolExecutor(min(self._num_workers, len(waiting)) or 1, context)
             try:
-                futures = {pool.submit(_make_all, maker, task, folder): task for task in waiting}
+                futures = {pool.submit(_do_all, job, task, folder): task for task in waiting}
                 for future in as_completed(futures):
                     task = futures[future]
                     for made in future.result():
@@ -98,9 +118,9 @@ class LocalProcesses:
         )
 
 
-def _make_all(maker: PartMaker, task: PrepareTask, folder: Path) -> list[MadePart | TaskRecord]:
-    with TextEncoder(maker.tokenizer, 1) as encoder:
-        return list(maker.make(task, folder, encoder))
+def _do_all(job: Job[TaskT, MadeT], task: TaskT, folder: Path) -> list[MadeT]:
+    with job.open(1) as do:
+        return list(do(task, job.give(task, folder), folder))
 
 
 class RayCluster:
@@ -109,18 +129,19 @@ class RayCluster:
     def __init__(self, address: str | None) -> None:
         self._address = address
 
-    def run(self, maker: PartMaker, tasks: Sequence[PrepareTask], folder: Path) -> Iterator[Made]:
+    def run(self, job: Job[TaskT, MadeT], tasks: Sequence[TaskT], folder: Path) -> Iterator[tuple[TaskT, MadeT]]:
         ray = _connect(self._address)
-        kept = ray.put(replace(maker, sources=[_make_absolute(source) for source in maker.sources]))
+        kept = ray.put(job.for_nodes())
         code = hash_package()
-        make = ray.remote(_make_for_another).options(num_cpus=1, num_returns="streaming", max_retries=_RAY_RETRIES)
+        make = ray.remote(_do_for_another).options(num_cpus=1, num_returns="streaming", max_retries=_RAY_RETRIES)
         waiting = list(tasks)
-        running: dict[Any, PrepareTask] = {}
+        running: dict[Any, tuple[TaskT, list[Any]]] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < _WAITING * max(1, int(ray.cluster_resources().get("CPU", 1))):
                     task = waiting.pop(0)
-                    running[make.remote(kept, task, code)] = task
+                    given = [ray.put(piece) for piece in job.give(task, folder)]
+                    running[make.remote(kept, task, given, code)] = (task, given)
                 ready, _ = ray.wait(list(running), num_returns=1, timeout=10.0, fetch_local=False)
                 for stream in ready:
                     try:
@@ -130,7 +151,7 @@ class RayCluster:
                         continue
                     for name, content in files.items():
                         write_bytes(folder / name, content)
-                    yield running[stream], made
+                    yield running[stream][0], made
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, InputError | RunError):
                 raise error.cause from None
@@ -145,24 +166,19 @@ class RayCluster:
                 ray.cancel(stream, force=True)
 
 
-def _make_absolute(source: SourceConfig) -> SourceConfig:
-    """Nodes may work in another folder."""
-    if names_dataset(source.path) or is_store_url(source.path):
-        return source
-    return source.model_copy(update={"path": os.path.abspath(os.path.expanduser(source.path))})
+def _do_for_another(
+    job: Job[TaskT, MadeT], task: TaskT, given: list[Any], code: str
+) -> Iterator[tuple[MadeT, dict[str, bytes]]]:
+    """What a task made, with the content of its files by name; runs on a node."""
+    import ray
 
-
-def _make_for_another(
-    maker: PartMaker, task: PrepareTask, code: str
-) -> Iterator[tuple[MadePart | TaskRecord, dict[str, bytes]]]:
-    """Parts with the content of their files, by name; runs on a node."""
     if hash_package() != code:
         raise RunError(
             f"{platform.node()} has another version of maskwright than this process; install the same one on all nodes"
         )
-    with tempfile.TemporaryDirectory() as temporary, TextEncoder(maker.tokenizer, 1) as encoder:
+    with tempfile.TemporaryDirectory() as temporary, job.open(1) as do:
         folder = Path(temporary)
-        for made in maker.make(task, folder, encoder):
+        for made in do(task, (ray.get(piece) for piece in given), folder):
             files = [file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".")]
             yield made, {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
             for file in files:

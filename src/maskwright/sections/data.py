@@ -133,6 +133,10 @@ class QualityConfig(Section):
         description="Jaccard similarity of 5-word shingles from which documents are nearly equal.",
     )
 
+    def without_duplicates(self) -> QualityConfig:
+        """The steps that judge a document by itself."""
+        return self.model_copy(update={"drop_duplicates": False, "drop_near_duplicates": False})
+
     @model_validator(mode="after")
     def _check_bounds(self) -> QualityConfig:
         for unit in ("chars", "words"):

@@ -1,8 +1,10 @@
 """Exact and near duplicates of documents; deterministic, and the first of several is kept.
 
 Near duplicates: MinHash (Broder 1997) over runs of five words, found by banding (Leskovec, Rajaraman, Ullman, "Mining
-of Massive Datasets", section 3.4) and confirmed by the similarity that the signatures estimate. Texts are arrays of
-code points here, each of a kind.
+of Massive Datasets", section 3.4) and confirmed by the similarity that the signatures estimate. A document is one if it
+is similar to the first document with the same band, whether that one is kept or itself a duplicate: so the verdict on a
+document depends on its bands alone, not on other verdicts, and tasks (`runs/duplicate_tasks.py`) come to the same ones
+as a single pass. Texts are arrays of code points here, each of a kind.
 """
 
 from __future__ import annotations
@@ -50,14 +52,17 @@ def _kind(character: str) -> int:
 
 Words32 = NDArray[np.uint32]
 Words16 = NDArray[np.uint16]
+Words64 = NDArray[np.uint64]
 
 NUM_HASHES = 128
 SHINGLE_WORDS = 5
 _BAND_RECALL = 0.95
 _SHINGLES_AT_ONCE = 2048
 _PLACE_STEP = np.uint32(0x9E3779B1)
-_MAX_LOAD = 0.25
+_MAX_LOAD = 0.7
 _FIRST_SLOTS = 4096
+_FIRST_SIGNATURES = 64
+_KEY_STEP = np.uint64(0x9E3779B97F4A7C15)
 _CHARS_AT_ONCE = 1 << 20
 
 
@@ -72,14 +77,14 @@ class ExactDuplicates:
 
     def is_new(self, text: str) -> bool:
         """Whether the text is new; it is then remembered."""
-        digest = int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+        digest = compute_digest(text)
         num_before = len(self._digests)
         self._digests.add(digest)
         return len(self._digests) > num_before
 
 
 class NearDuplicates:
-    """Signatures of the documents kept: 0.6 to 1.1 KB of memory per document, whatever its length.
+    """Signatures and bands of the documents seen: 0.6 to 1.2 KB of memory per different one, whatever its length.
 
     The similarity is an estimate with a standard error of at most 0.045 (0.035 at 0.8), and a pair of exactly the
     threshold's similarity meets in a band with a probability of about 0.9; more similar pairs are surer.
@@ -87,47 +92,70 @@ class NearDuplicates:
 
     def __init__(self, similarity: float = 0.8) -> None:
         self.similarity = similarity
-        self.rows_per_band = _choose_rows_per_band(similarity)
-        self.num_bands = NUM_HASHES // self.rows_per_band
-        self._bands = np.arange(self.num_bands)
-        self._num_kept = 0
-        self._signatures: Words16 = np.zeros((0, NUM_HASHES), dtype=np.uint16)
-        self._resize(_FIRST_SLOTS)
+        self._num_stored = 0
+        self._signatures: Words16 = np.zeros((_FIRST_SIGNATURES, NUM_HASHES), dtype=np.uint16)
+        self._num_keys = 0
+        self._keys: Words64 = np.zeros(_FIRST_SLOTS, dtype=np.uint64)
+        self._firsts = np.full(_FIRST_SLOTS, -1, dtype=np.int32)
+        """In the slot of a band's key, by linear probing: the first document with it."""
 
     def is_new(self, text: str) -> bool:
-        """Whether no kept document is nearly equal to the text; if so, it is kept."""
+        """Whether the text is similar to no first document of its bands; it becomes the first of those without one."""
         signature = compute_signature(text)
-        slots = self._slots(signature[None])[0]
-        candidates = self._newest[self._bands, slots]
-        candidates = np.unique(candidates[candidates >= 0])
-        if candidates.size and estimate_similarity(self._signatures[candidates], signature).max() >= self.similarity:
-            return False
-        if self._num_kept == len(self._signatures):
-            self._resize(2 * self._newest.shape[1])
-            slots = self._slots(signature[None])[0]
-        self._signatures[self._num_kept] = signature
-        self._newest[self._bands, slots] = self._num_kept
-        self._num_kept += 1
-        return True
+        keys = compute_band_keys(signature[None], self.similarity)[0]
+        firsts = self._firsts[self._find_slots(keys)]
+        candidates = np.unique(firsts[firsts >= 0])
+        is_new = not (
+            candidates.size and estimate_similarity(self._signatures[candidates], signature).max() >= self.similarity
+        )
+        if (firsts < 0).any():
+            self._store(signature, keys[firsts < 0])
+        return is_new
 
-    def _resize(self, num_slots: int) -> None:
-        """Tables that map a band's slot to the newest document in it; rebuilt from the signatures when they grow."""
-        signatures = np.zeros((int(num_slots * _MAX_LOAD), NUM_HASHES), dtype=np.uint16)
-        signatures[: self._num_kept] = self._signatures[: self._num_kept]
-        self._signatures = signatures
-        self._newest = np.full((self.num_bands, num_slots), -1, dtype=np.int32)
-        for start in range(0, self._num_kept, _SHINGLES_AT_ONCE):
-            documents = np.arange(start, min(start + _SHINGLES_AT_ONCE, self._num_kept))
-            self._newest[self._bands, self._slots(signatures[documents])] = documents[:, None]
+    def _store(self, signature: Words16, keys: Words64) -> None:
+        if self._num_stored == len(self._signatures):
+            self._signatures = np.concatenate([self._signatures, np.zeros_like(self._signatures)])
+        self._signatures[self._num_stored] = signature
+        if self._num_keys + keys.size > _MAX_LOAD * self._keys.size:
+            is_used = self._firsts >= 0
+            used_keys, used_firsts = self._keys[is_used], self._firsts[is_used]
+            self._keys = np.zeros(2 * self._keys.size, dtype=np.uint64)
+            self._firsts = np.full(self._keys.size, -1, dtype=np.int32)
+            self._insert(used_keys, used_firsts)
+        self._insert(keys, np.full(keys.size, self._num_stored, dtype=np.int32))
+        self._num_keys += keys.size
+        self._num_stored += 1
 
-    def _slots(self, signatures: Words16) -> NDArray[np.int64]:
-        """(documents, bands): the slot of every band; documents that agree in a band share its slot."""
-        num_used = self.num_bands * self.rows_per_band
-        bands = signatures[:, :num_used].astype(np.uint32).reshape(-1, self.num_bands, self.rows_per_band)
-        state = np.zeros(bands.shape[:2], dtype=np.uint32)
-        for row in range(self.rows_per_band):
-            state = _mix(state + bands[:, :, row] + np.uint32(row + 1))
-        return (state & np.uint32(self._newest.shape[1] - 1)).astype(np.int64)
+    def _insert(self, keys: Words64, firsts: NDArray[np.int32]) -> None:
+        while keys.size:
+            slots = self._find_slots(keys)  # several new keys may find the same empty slot, of which one gets it
+            self._keys[slots], self._firsts[slots] = keys, firsts
+            is_left = self._keys[slots] != keys
+            keys, firsts = keys[is_left], firsts[is_left]
+
+    def _find_slots(self, keys: Words64) -> NDArray[np.int64]:
+        """Where the table has the keys, or where it is empty and would have them."""
+        last = self._keys.size - 1
+        slots = (keys & np.uint64(last)).astype(np.int64)
+        while (is_other := (self._firsts[slots] >= 0) & (self._keys[slots] != keys)).any():
+            slots[is_other] = (slots[is_other] + 1) & last
+        return slots
+
+
+def compute_digest(text: str) -> int:
+    """64 bits that equal texts share."""
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def compute_band_keys(signatures: Words16, similarity: float) -> Words64:
+    """(documents, bands): a key for every band; documents that agree in a band share its key."""
+    rows = choose_rows_per_band(similarity)
+    num_bands = NUM_HASHES // rows
+    bands = signatures[:, : num_bands * rows].astype(np.uint64).reshape(-1, num_bands, rows)
+    state = np.broadcast_to(np.arange(num_bands, dtype=np.uint64), bands.shape[:2])
+    for row in range(rows):
+        state = _mix64(state * _KEY_STEP + bands[:, :, row] + np.uint64(1))
+    return state
 
 
 def compute_signature(text: str) -> Words16:
@@ -135,7 +163,8 @@ def compute_signature(text: str) -> Words16:
     shingles = compute_shingles(text)
     minima = np.full(NUM_HASHES, np.iinfo(np.uint32).max, dtype=np.uint32)
     for start in range(0, len(shingles), _SHINGLES_AT_ONCE):
-        hashes = _MULTIPLIERS[:, None] * shingles[None, start : start + _SHINGLES_AT_ONCE] + _ADDENDS[:, None]
+        hashes = _MULTIPLIERS[:, None] * shingles[None, start : start + _SHINGLES_AT_ONCE]
+        hashes += _ADDENDS[:, None]
         np.minimum(minima, hashes.min(axis=1), out=minima)
     return (minima & np.uint32(0xFFFF)).astype(np.uint16)
 
@@ -176,7 +205,7 @@ def estimate_similarity(signatures: Words16, signature: Words16) -> NDArray[np.f
     return (signatures == signature).mean(axis=-1)
 
 
-def _choose_rows_per_band(similarity: float) -> int:
+def choose_rows_per_band(similarity: float) -> int:
     """The longest bands, so the fewest chance meetings, in which a pair at the threshold still meets surely enough."""
     for rows in range(NUM_HASHES // 4, 1, -1):
         if 1 - (1 - similarity**rows) ** (NUM_HASHES // rows) >= _BAND_RECALL:
@@ -189,6 +218,13 @@ def _mix(state: Words32) -> Words32:
     state = (state ^ (state >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     state = (state ^ (state >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     return state ^ (state >> np.uint32(16))
+
+
+def _mix64(state: Words64) -> Words64:
+    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
 
 
 def _draw_constants(first: int) -> Words32:

@@ -196,9 +196,7 @@ class PairCleaner:
     """The steps of a configuration on both texts: a pair is dropped when either is. Duplicates are equal pairs."""
 
     def __init__(self, config: QualityConfig) -> None:
-        self._text_cleaner = DocumentCleaner(
-            config.model_copy(update={"drop_duplicates": False, "drop_near_duplicates": False})
-        )
+        self._text_cleaner = DocumentCleaner(config.without_duplicates())
         self._pair_cleaner = DocumentCleaner(
             QualityConfig(
                 drop_duplicates=config.drop_duplicates,
