@@ -72,6 +72,8 @@ SURFACE = {
         "--kind",
         "--query-flops",
         "--document-flops",
+        "--width",
+        "--query-length",
         "--metric",
         "--patience",
         "--overwrite",
