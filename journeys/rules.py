@@ -118,6 +118,9 @@ RULES = [
     Rule(
         r"^ +- {path: corpus/\*.jsonl.zst, sentences: true}", add="data.validation=valid.jsonl.zst"
     ),  # as the page says
+    Rule(r"^maskwright sweep", add="training.max_steps=9"),
+    Rule(r"--trials 18", replace={"--trials 18": "--trials 3"}, packages=("optuna",)),
+    Rule(r"mw\.sweep\(", replace={'max_steps": 90': 'max_steps": 9'}),
     Rule(r"maskwright adapt", add="training.max_seconds={seconds}", learns=True),
     Rule(r"maskwright finetune|eval \S+ glue", replace={"--seeds 5": "--seeds 2"}),
     # How alike sentences are is more than models of seconds learn, and factors beside frozen ones learn little.

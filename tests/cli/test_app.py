@@ -250,6 +250,7 @@ SURFACE = {
     },
     "board": {"runs", "--host", "--port", "--api-key"},
     "compare": {"runs", "--out", "--overwrite"},
+    "sweep": {"settings", "--config", "--out", "--trials", "--keep-one-of", "--seed", "--overwrite"},
     "tokenizer show": {"tokenizer", "text", "--json"},
     "tokenizer advise": {"tokenizer", "sources", "--max-tokens", "--min-count", "--out", "--json"},
     "models": set(),
