@@ -149,6 +149,7 @@ SURFACE = {
         "--skip",
         "--margin",
         "--relative-margin",
+        "--teacher",
         "--precision",
         "--overwrite",
     },
