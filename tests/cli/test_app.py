@@ -221,6 +221,11 @@ SURFACE = {
         "--special-token",
         "--cased",
         "--min-frequency",
+        "--sample",
+        "--seed",
+        "--on",
+        "--workers",
+        "--max-words",
         "--overwrite",
     },
     "serve": {
