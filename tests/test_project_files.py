@@ -49,6 +49,15 @@ def test_the_workflow_covers_the_systems_that_the_package_names() -> None:
     assert versions == {"3.11", "3.12", "3.13", "3.14"}
 
 
+def test_the_workflow_runs_what_takes_long_at_times_of_its_own() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "checks.yml").read_text(encoding="utf-8"))
+    assert "schedule" in workflow[True]  # YAML 1.1 reads `on` so
+    job = workflow["jobs"]["slow"]
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {"test-all", "journeys"} <= set(job["strategy"]["matrix"]["target"]) <= targets
+    assert [name for name, one in workflow["jobs"].items() if "schedule" not in one["if"]] == []
+
+
 def test_the_architecture_names_files_that_are_there() -> None:
     code = re.findall(r"`([\w/]+(?:\.py|/))`", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
     assert len(set(code)) > 50

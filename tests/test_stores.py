@@ -142,6 +142,14 @@ def test_hubs_are_not_written_to() -> None:
         stores.write_object(StoreUrl("hf://datasets/someone/texts/a.txt"), b"")
 
 
+@pytest.mark.parametrize("key", ["../a", "a/../../b", "/etc/a", "a\\..\\b", "C:a"])
+def test_names_that_lead_out_of_a_folder_are_left_out(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    place = StoreUrl("s3://bucket/run")
+    found = [stores.StoredObject(StoreUrl(f"s3://bucket/run/{name}"), 1) for name in (key, "model/config.json")]
+    monkeypatch.setattr(stores, "list_objects", lambda url: found)
+    assert stores.list_names(place) == {"model/config.json": 1}
+
+
 def test_file_urls_are_paths(tmp_path: Path) -> None:
     assert stores.find_place(f"file://{tmp_path}/a%20b.txt") == tmp_path / "a b.txt"
     assert stores.find_place("corpus/a.txt") == Path("corpus/a.txt")

@@ -1,7 +1,8 @@
-"""The pages of the site: those of docs/, files beside README, references made of the code, and llms.txt."""
+"""The pages of the site: those of docs/, files beside README, notebooks, references made of the code, and llms.txt."""
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import shutil
@@ -29,12 +30,16 @@ def write_pages(folder: Path) -> dict[str, str]:
     settings = read_site_settings()
     titles = {place: title for title, place in list_navigation(settings["nav"])}
     pages = {place: point_inside(source, place, titles) for place, source in sources.items()} | write_references()
+    notebooks = {find_place(f"notebooks/{path.name}"): path for path in list_notebooks()}
+    pages |= {place: write_notebook(path) for place, path in notebooks.items()}
     for place, text in pages.items():
         write(folder / place, text)
     for path in sorted({path for source in sources.values() for path in list_linked_files(source)}):
         write(folder / find_place(path), (ROOT / path).read_bytes())
+    for path in notebooks.values():
+        write(folder / "files" / "notebooks" / path.name, path.read_bytes())
     for place, text in pages.items():
-        if place in sources:
+        if place in sources or place in notebooks:
             write(folder / "text" / Path(place).with_suffix(".txt"), text)
     write(folder / "llms.txt", write_llms_text(settings, pages))
     write(folder / "style.css", (ROOT / "website" / "style.css").read_bytes())
@@ -55,6 +60,23 @@ def list_sources() -> dict[str, Path]:
 def write_references() -> dict[str, str]:
     written = {"reference/commands.md": write_commands(), "reference/settings.md": write_settings()}
     return written | {f"reference/api/{name}.md": write_api_page(name) for name in API_PAGES}
+
+
+def list_notebooks() -> list[Path]:
+    return sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def write_notebook(path: Path) -> str:
+    """A page with its prose and its code, and a link to the notebook itself after the title."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    texts = [
+        text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+        for cell, text in zip(cells, texts, strict=True)
+    ]
+    title, _, rest = texts[0].partition("\n\n")
+    link = f"[This page as a notebook](../files/notebooks/{path.name}), to run it yourself."
+    return "\n\n".join([title, rest, link, *texts[1:], ""])
 
 
 def point_inside(source: Path, place: str, titles: dict[str, str]) -> str:
@@ -86,6 +108,8 @@ def find_place(path: str) -> str:
         return PROJECT_PAGES[path]
     if path == "README.md":
         return "index.md"
+    if path.endswith(".ipynb"):
+        return path.removesuffix(".ipynb") + ".md"
     inside = path.removeprefix("docs/")
     return inside if inside != path else f"files/{path}"
 

@@ -30,7 +30,8 @@ def write_api_page(page: str) -> str:
     title, parts = API_PAGES[page]
     homes = {name: home for name, home in maskwright._HOMES.items() if home.split(".")[1] in parts}
     names = sorted(homes, key=str.lower)
-    lead = f"Of `import maskwright as mw`: {', '.join(f'`{name}`' for name in names)}."
+    listed = ", ".join(f"[`{name}`](#{homes[name]}.{name})" for name in names)
+    lead = f"Names of `import maskwright as mw`: {listed}."
     return "\n\n".join([f"# {title}", lead, *(f"::: {homes[name]}.{name}" for name in names), ""])
 
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeGuard, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from maskwright.errors import InputError, RunError
@@ -98,7 +98,7 @@ class StoredObject:
     size: int
 
 
-def is_store_url(path: object) -> bool:
+def is_store_url(path: object) -> TypeGuard[str]:
     return isinstance(path, str) and "://" in path.partition("{")[0]
 
 
@@ -160,10 +160,18 @@ def list_objects(url: StoreUrl) -> list[StoredObject]:
 
 
 def list_names(url: StoreUrl) -> dict[str, int]:
-    """The objects below an address by their names after it, with their sizes; those with steps upwards are left out."""
+    """The objects below an address by their names after it, with their sizes.
+
+    Names that would lead out of a folder are left out.
+    """
     start = len(url.key) + 1
     found = {stored.url.key[start:]: stored.size for stored in list_objects(url)}
-    return {name: size for name, size in found.items() if name and ".." not in PurePosixPath(name).parts}
+    return {name: size for name, size in found.items() if name and _stays_inside(name)}
+
+
+def _stays_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not (path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name)
 
 
 def measure_object(url: StoreUrl) -> int | None:

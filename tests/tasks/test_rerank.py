@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from interruption import assert_resumes_exactly
 from task_lab import Lab, run, write_lines
 
 import maskwright as mw
@@ -96,6 +98,13 @@ def test_a_reranker_learns_and_crossencoder_gives_its_numbers(rerank_lab: Lab, t
     exported = sentence_transformers.CrossEncoder(str(folder), device="cpu")
     assert_rounded(exported.predict(pairs), theirs.predict(pairs), NUM_TERMS, 10.0)
     assert [one["score"] for one in pipeline("classify", folder)(pairs)] == pytest.approx(ours, abs=1e-4)
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    rerank_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(rerank_lab, epochs=1, batch_size=16)
+    assert_resumes_exactly(partial(run, config), tmp_path, monkeypatch, dies_at=5)
 
 
 def test_negatives_are_drawn_where_there_are_none(lab: Lab) -> None:

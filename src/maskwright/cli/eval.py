@@ -14,7 +14,8 @@ from maskwright.terminal import echo
 def evaluate(
     context: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id; retrieval: also bm25.")
+        str,
+        typer.Argument(help="A run, a checkpoint or a model folder, also by URL, or a hub id; retrieval: also bm25."),
     ],
     suite: Annotated[
         str, typer.Argument(help="What to measure: mlm, pll, minimal-pairs, cloze, embeddings, retrieval or glue.")

@@ -11,7 +11,7 @@ from maskwright.terminal import echo
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
+    model: Annotated[str, typer.Argument(help="A run, a checkpoint or a model folder, also by URL, or a hub id.")],
     to: Annotated[str, typer.Option(help="The format: hf, sentence-transformers, onnx or web.")] = "hf",
     out: Annotated[
         Path | None, typer.Option(help="The folder to write; unset: MODEL-FORMAT, such as runs/mine-hf.")

@@ -90,6 +90,9 @@ def finetune(
             help="similarity: contrastive or cosine; retrieval: contrastive, margin-mse or kl; rerank: bce or mse."
         ),
     ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="retrieval: dense (vectors) or splade (weights of tokens); unset: dense.")
+    ] = None,
     pooling: Annotated[str | None, typer.Option(help="similarity, retrieval: mean or cls; unset: mean.")] = None,
     temperature: Annotated[
         float | None, typer.Option(help="similarity, retrieval: temperature of the loss; unset: 0.05.")
@@ -113,6 +116,12 @@ def finetune(
     ] = None,
     query_prompt: Annotated[str | None, typer.Option(help="retrieval: put before each query.")] = None,
     document_prompt: Annotated[str | None, typer.Option(help="retrieval: put before each document.")] = None,
+    query_flops: Annotated[
+        float | None, typer.Option(help="splade: weight of what makes queries sparse; unset: 5e-5.")
+    ] = None,
+    document_flops: Annotated[
+        float | None, typer.Option(help="splade: weight of what makes documents sparse; unset: 3e-5.")
+    ] = None,
     metric: Annotated[str | None, typer.Option(help="Score for --patience and tables, such as matthews.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after N epochs without a better metric.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,

@@ -13,7 +13,7 @@ from maskwright.terminal import echo
 _KEEP_COLUMNS = "--keep-columns"
 _ALL_COLUMNS = "*"
 
-Model = Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")]
+Model = Annotated[str, typer.Argument(help="A run, a checkpoint or a model folder, also by URL, or a hub id.")]
 Texts = Annotated[
     list[str] | None,
     typer.Argument(metavar="[TEXT...|-|SOURCE]", help="Texts; a file, folder or dataset; - or nothing: stdin."),
@@ -195,7 +195,7 @@ def _predict(kind: str, model: str, texts: list[str] | None, options: dict[str, 
 
 
 def fill(
-    model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder or a hub id.")],
+    model: Annotated[str, typer.Argument(help="A run, a checkpoint or a model folder, also by URL, or a hub id.")],
     text: Annotated[str, typer.Argument(help="Text with [MASK] or <mask> where a word is missing.")],
     top_k: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16, int8 or auto; unset: auto.")] = None,

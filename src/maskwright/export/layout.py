@@ -11,7 +11,9 @@ from maskwright.storage import read_json
 from maskwright.text.tokenizer.files import FAST_FILE, NAMES_FILE, SETTINGS_FILE
 
 _MODEL = (CONFIG_FILE, FAST_FILE, SETTINGS_FILE, NAMES_FILE)
-_SENTENCES = (MODULES_FILE, "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json")
+_SENTENCES = (MODULES_FILE, "sentence_bert_config.json", "config_sentence_transformers.json")
+_POOLINGS = ("1_Pooling/config.json", "1_SpladePooling/config.json")
+"""One of these: of vectors, or of sparse ones."""
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _GRAPHS = {
     "model.onnx": "onnx/model.onnx",
@@ -35,7 +37,9 @@ def check_layout(folder: Path, target: str) -> None:
 
 
 def _list_files(model: Path, target: str) -> list[str]:
-    names = [*_MODEL, *(_SENTENCES if target == "sentence-transformers" or (model / MODULES_FILE).exists() else ())]
+    names = [*_MODEL]
+    if target == "sentence-transformers" or (model / MODULES_FILE).exists():
+        names += [*_SENTENCES, next((name for name in _POOLINGS if (model / name).is_file()), _POOLINGS[0])]
     if target == "onnx":
         names += ["model.onnx", *(other for name, other in _GRAPHS.items() if (model / name).exists())]
     if target == "web":

@@ -43,6 +43,7 @@ _POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "cls"}
 _OLDER_PREFIX = "pooling_mode_"
 _OLDER_NAMES = {"mean_tokens": "mean", "cls_token": "cls"}
 _ROLE_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
+_SPARSE = "SpladePooling"
 _CHAINS = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 
 
@@ -227,6 +228,11 @@ def _read_chain(folder: Path) -> list[str]:
     modules = parse_json_object(b'{"modules": ' + listed + b"}", str(path))["modules"]
     is_list = isinstance(modules, list) and all(isinstance(module, dict) for module in modules)
     chain = [str(module.get("type")).rpartition(".")[2] for module in modules] if is_list else []
+    if _SPARSE in chain:
+        raise InputError(
+            f"{path} is of a sparse retriever, which gives weights of tokens and no vectors; use it with index, search,"
+            " mine and eval retrieval"
+        )
     if chain not in _CHAINS:
         raise InputError(
             f"{path} lists the modules {', '.join(map(shorten, chain)) or 'none'}; only a Transformer, a Pooling and"

@@ -83,17 +83,23 @@ def choose_inference_precision(name: str, device: torch.device) -> ChosenPrecisi
 def convert(module: nn.Module, encoder: nn.Module, name: str) -> None:
     """Have a model compute in a precision, in place: its encoder, and with it a head that shares weights with it.
 
-    The head of a task stays as it is. fp8 is for the products of compiled layers; all else is in bf16.
+    The head of a task stays as it is, unless it shares some. fp8 is for the products of compiled layers; all else is in
+    bf16.
     """
     if name == "fp8" and not multiply_in_fp8(encoder, next(encoder.parameters()).device):
         raise InputError("precision is fp8, which is for Maskwright's own encoders, and this is none; use bf16")
     if name == "int8":
         encoder.float()
         quantize_linears(encoder)
-    elif isinstance(module, TaskModel):
+    elif isinstance(module, TaskModel) and not _shares_weights(module):
         encoder.to(_DTYPES[name])
     else:
         module.to(_DTYPES[name])
+
+
+def _shares_weights(model: TaskModel) -> bool:
+    own = {id(param) for param in model.encoder.parameters()}
+    return any(id(param) in own for param in model.task_head.parameters())
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ from maskwright.runs.texts import Say, is_held_out
 from maskwright.sections.data import DataConfig, SourceLike
 from maskwright.storage import restore_folder, whole_folder, write_text
 from maskwright.suggestions import OUT, OVERWRITE, suggest
+from maskwright.tasks.heads import RETRIEVAL_PART
 from maskwright.tasks.heads import SETTINGS_PART as SIMILARITY_SETTINGS
 from maskwright.tasks.model import TaskModel
 from maskwright.text.sources import read_python_documentation, read_sources
@@ -133,8 +134,12 @@ def _write_export(name: str, source: ExportSource, folder: Path, options: Export
             f"{source.folder} was fine-tuned for similarity, which is not a class of transformers; export it --to"
             f" {SENTENCE_TRANSFORMERS}, or --to {ONNX}"
         )
-    is_as_it_is = is_similarity and options.target == SENTENCE_TRANSFORMERS
-    write = _prepare_similarity(source, options) if is_as_it_is else _choose_writer(name, config, source, options)
+    if read_own_settings(config, RETRIEVAL_PART) and not is_similarity:
+        write = _prepare_sparse(source, options)
+    elif is_similarity and options.target == SENTENCE_TRANSFORMERS:
+        write = _prepare_similarity(source, options)
+    else:
+        write = _choose_writer(name, config, source, options)
     texts = _read_texts(options.texts)
     if read_own_settings(config, "sentence_pairs") and not _gives_vectors(source, options):
         say("the head for pairs of sentences stays behind; the encoder and the head for masked tokens are exported")
@@ -215,6 +220,27 @@ def _prepare_similarity(source: ExportSource, options: ExportOptions) -> _Write:
         origin = read_task_origin(source.run, is_checkpoint=source.checkpoint is not None)
         card = build_similarity_card(name, model, graph, origin, comparison, options.card)
         write_text(folder / CARD_FILE, card)
+        copy_settings(source.run, folder)
+        return asdict(comparison)
+
+    return write
+
+
+def _prepare_sparse(source: ExportSource, options: ExportOptions) -> _Write:
+    """The writer of a sparse retriever, whose own folder is nearly one of sentence-transformers."""
+    if options.target != SENTENCE_TRANSFORMERS:
+        raise InputError(
+            f"{source.folder} is a sparse retriever, which --to {options.target} does not hold; export it --to"
+            f" {SENTENCE_TRANSFORMERS}"
+        )
+    model, tokenizer = TaskModel.from_pretrained(source.folder), load_tokenizer(source.folder)
+
+    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
+        from maskwright.export.sparse import build_sparse_card, export_sparse
+
+        comparison = export_sparse(model, tokenizer, folder, texts=texts, say=say)
+        origin = read_task_origin(source.run, is_checkpoint=source.checkpoint is not None)
+        write_text(folder / CARD_FILE, build_sparse_card(name, model, origin, comparison, options.card))
         copy_settings(source.run, folder)
         return asdict(comparison)
 

@@ -34,9 +34,10 @@ from maskwright.runs.model import TrainedModel, build_model, describe_objective,
 from maskwright.runs.next_commands import suggest_commands
 from maskwright.runs.predictions import PredictionLog
 from maskwright.runs.report import build_run_cell, format_figures, write_report
-from maskwright.runs.run_store import RunStore
+from maskwright.runs.run_store import RunStore, fetch_checkpoint
 from maskwright.runs.upload import open_store, uploading
 from maskwright.sections.data import BUILTIN_CORPUS
+from maskwright.stores import is_store_url, parse_url
 from maskwright.suggestions import OVERWRITE
 from maskwright.terminal import CleanConsole
 from maskwright.text.tokenizer.tokenizer import Tokenizer
@@ -319,7 +320,10 @@ def _check_same_everywhere(checkpoint: Path | None, world: World, run: RunFolder
 def find_checkpoint(name: str | None) -> Path:
     """The checkpoint itself, or the newest of a run; only these hold optimizer state."""
     problems: list[str] = []
-    for folder in () if name is None else (Path(name), Path(name) / CHECKPOINTS_FOLDER):
+    place = None
+    if name is not None:
+        place = fetch_checkpoint(parse_url(name)) if is_store_url(name) else Path(name)
+    for folder in () if place is None else (place, place / CHECKPOINTS_FOLDER):
         checkpoint, found = (folder, []) if is_checkpoint(folder) else find_resumable(folder)
         if checkpoint is not None:
             return checkpoint

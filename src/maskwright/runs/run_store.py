@@ -21,6 +21,7 @@ from typing import Any
 from maskwright.config import Config
 from maskwright.errors import InputError, NewerFormatError, RunError
 from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER, list_checkpoints
+from maskwright.models.files.stored_model import fetch_folder
 from maskwright.runs.folder import RunFolder, check_same_config
 from maskwright.storage import PARSING_ERRORS, whole_folder
 from maskwright.stores import (
@@ -260,3 +261,18 @@ def fetch_file(url: StoreUrl, path: Path) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def fetch_checkpoint(url: StoreUrl) -> Path:
+    """A checkpoint in a store, or the newest whole one of a run there, as a folder in the cache of this machine."""
+
+    def choose(names: Collection[str]) -> list[str]:
+        if CHECKSUMS_FILE in names:
+            return list(names)
+        return [
+            f"{CHECKPOINTS_FOLDER}/step-{step}/{name}"
+            for step in find_whole_steps(names)[:1]
+            for name in list_checkpoint(names, step)
+        ]
+
+    return fetch_folder(url, choose)

@@ -77,6 +77,10 @@ class TaskConfig(Section):
         default=None,
         description="similarity: contrastive or cosine; retrieval: contrastive, margin-mse or kl; rerank: bce or mse.",
     )
+    kind: str | None = Field(
+        default=None,
+        description="retrieval: dense (a vector of a text) or splade (weights of tokens); unset: dense.",
+    )
     pooling: str | None = Field(default=None, description="similarity, retrieval: mean or cls; unset: mean.")
     temperature: float | None = Field(
         default=None, gt=0, description="similarity, retrieval: what cosines are divided by in the loss; unset: 0.05."
@@ -100,6 +104,12 @@ class TaskConfig(Section):
     )
     query_prompt: str = Field(default="", description="retrieval: put before each query.")
     document_prompt: str = Field(default="", description="retrieval: put before each document.")
+    query_flops: float | None = Field(
+        default=None, ge=0, description="retrieval of kind splade: weight of what makes queries sparse; unset: 5e-5."
+    )
+    document_flops: float | None = Field(
+        default=None, ge=0, description="retrieval of kind splade: weight of what makes documents sparse; unset: 3e-5."
+    )
     metric: str | None = Field(default=None, description="What early stopping and tables go by; unset: the task's own.")
     patience: int | None = Field(
         default=None, ge=1, description="Stop after so many epochs without a better metric, and go back to the best."

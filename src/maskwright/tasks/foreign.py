@@ -35,8 +35,6 @@ from maskwright.tasks.heads import (
     TaskHead,
     TokenHead,
     TokenTransform,
-    build_embedding_head,
-    name_head_weights,
 )
 from maskwright.tasks.kinds import SEQUENCE_CLASSES, SPAN_CLASSES, TOKEN_CLASSES, TaskKind
 from maskwright.tasks.lora import list_plain
@@ -90,7 +88,7 @@ def build_foreign(
         return encoder, given_head
     if kind.their_classes == ENCODER:
         encoder = load_foreign_encoder(config, weights, folder)
-        return encoder, build_embedding_head(encoder, num_outputs, config)
+        return encoder, kind.build_head(encoder, num_outputs, config)
     model = load_transformers_class(config, weights, folder, kind.their_classes, num_outputs, has_new_output=is_new)
     if model is None:
         encoder = load_foreign_encoder(config, weights, folder)
@@ -145,6 +143,6 @@ def name_foreign(encoder: TransformersEncoder, task_head: TaskHead) -> dict[str,
 
 
 def _fill_head(task_head: TaskHead, weights: Mapping[str, Tensor], folder: Path) -> None:
-    names = name_head_weights(task_head)
+    names = task_head.name_weights()
     state = {ours: weights[theirs] for ours, theirs in names.items() if theirs in weights}
     load_into(task_head, state, folder / WEIGHTS_FILE)

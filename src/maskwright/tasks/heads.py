@@ -91,7 +91,7 @@ class HeadFiles:
 
     architecture: str
     modules: Mapping[str, str]
-    """Their names of the head's modules."""
+    """Their names of the head's modules; empty for a head that names its weights itself, or has none."""
     settings: Mapping[str, Any]
     """The head's settings in config.json."""
     small_files: Mapping[str, Any] = field(default_factory=dict)
@@ -104,6 +104,10 @@ class TaskHead(nn.Module, ABC):
     files: HeadFiles
     is_per_token: ClassVar[bool] = False
     """Whether logits are (B, S, C), of tokens, rather than (B, N, C), of documents."""
+    is_recordable: ClassVar[bool] = True
+    """Whether it never waits for the device, so that a CUDA graph can hold it."""
+    needs_pretrained: ClassVar[bool] = False
+    """Whether a new one makes no sense without the weights that `list_adopted` names."""
 
     @property
     @abstractmethod
@@ -113,6 +117,24 @@ class TaskHead(nn.Module, ABC):
     @abstractmethod
     def forward(self, hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor:
         """Logits of hidden states (B, S, D)."""
+
+    def name_weights(self) -> dict[str, str]:
+        """Hugging Face's names of the head's weights, by ours."""
+        modules = dict(self.named_modules())
+        return {
+            f"{ours}.{name}": f"{theirs}.{name}"
+            for ours, theirs in self.files.modules.items()
+            for name, _ in modules[ours].named_parameters()
+        }
+
+    def list_adopted(self) -> set[str]:
+        """Our names of the weights that a pre-trained model may have: all but those of the last layer, as labels differ
+        from task to task.
+        """
+        if self.output is None:
+            return set()
+        last = {id(param) for param in self.output.parameters()}
+        return {name for name, param in self.named_parameters() if id(param) not in last}
 
     def fit_to(self, encoder: nn.Module) -> None:
         """Adapt the head to its encoder, if it was built without one."""
@@ -203,16 +225,6 @@ class SequenceHead(TaskHead):
 def count_documents(batch: PackedBatch) -> int:
     """The largest number of documents in a row; synchronises with the device."""
     return int(torch.clamp(batch.document_ids.max(), min=1))
-
-
-def name_head_weights(task_head: TaskHead) -> dict[str, str]:
-    """Hugging Face's names of the head's weights, by ours."""
-    modules = dict(task_head.named_modules())
-    return {
-        f"{ours}.{name}": f"{theirs}.{name}"
-        for ours, theirs in task_head.files.modules.items()
-        for name, _ in modules[ours].named_parameters()
-    }
 
 
 _DEFAULT_DROPOUT = 0.1

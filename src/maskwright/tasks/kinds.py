@@ -14,7 +14,6 @@ from torch import nn
 
 from maskwright.errors import InputError
 from maskwright.models.any_encoder import find_hidden_size
-from maskwright.models.encoder import PackedEncoder
 from maskwright.models.files.model_folder import CONFIG_FILE, read_own_settings
 from maskwright.models.transformers_model import ENCODER
 from maskwright.storage import refuse_unknown_fields
@@ -43,8 +42,9 @@ from maskwright.tasks.nlp_heads import NLPTaskConfig, load_nlp_head
 from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN, read_questions
 from maskwright.tasks.qa.features import featurize_questions
 from maskwright.tasks.qa.question_answering import QuestionAnswering
-from maskwright.tasks.retrieval.dense import DENSE_FIELDS, build_dense, featurize_dense, load_dense, read_dense
+from maskwright.tasks.retrieval import retriever
 from maskwright.tasks.retrieval.rerank import ScoreReranking, build_rerank, describes_reranker, read_rerank
+from maskwright.tasks.retrieval.settings import RETRIEVAL_FIELDS
 from maskwright.tasks.sequence import classification, multi_label, regression
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
@@ -87,7 +87,8 @@ class TaskKind:
     read: Callable[[str | Path | Table, TaskConfig], ExampleSource]
     featurize: Callable[[Sequence[Any], Tokenizer, int, TaskConfig], Features]
     """A function that tokenizes examples to documents of limited length."""
-    build_head: Callable[[PackedEncoder, int, Mapping[str, Any]], TaskHead]
+    build_head: Callable[[Any, int, Mapping[str, Any]], TaskHead]
+    """Of an encoder of ours; where `their_classes` are encoders alone, of any."""
     from_examples: Callable[[Sequence[Any], TaskConfig], Task]
     """A function that builds the task for training examples."""
     from_description: Callable[[Mapping[str, Any]], Task]
@@ -186,16 +187,17 @@ KINDS = {
         tuple_columns={2: ("query", "positive"), 3: ("query", "positive", "negative")},
     ),
     "retrieval": TaskKind(
-        read_dense,
-        featurize_dense,
-        build_embedding_head,
-        build_dense,
-        load_dense,
+        retriever.read_examples,
+        retriever.featurize_retrieval,
+        retriever.build_retrieval_head,
+        retriever.build_retrieval,
+        retriever.load_retrieval,
         ENCODER,
         GroupLoader,
         own_settings=(
-            *("loss", "pooling", "temperature", "negative_column", "num_negatives", "symmetric"),
+            *("kind", "loss", "pooling", "temperature", "negative_column", "num_negatives", "symmetric"),
             *("false_negative_margin", "dims", "query_prompt", "document_prompt"),
+            *("query_flops", "document_flops"),
         ),
         tuple_columns={2: ("query", "positive"), 3: ("query", "positive", "negative")},
     ),
@@ -242,7 +244,7 @@ def find_described_kind(config: Mapping[str, Any], folder: Path) -> TaskKind:
     own_head = read_own_settings(config, NLP_HEAD_PART)
     refuse_unknown_fields(own_head, {one.name for one in fields(NLPTaskConfig)}, folder / CONFIG_FILE)
     refuse_unknown_fields(read_own_settings(config, SETTINGS_PART), _SIMILARITY_FIELDS, folder / CONFIG_FILE)
-    refuse_unknown_fields(read_own_settings(config, RETRIEVAL_PART), DENSE_FIELDS, folder / CONFIG_FILE)
+    refuse_unknown_fields(read_own_settings(config, RETRIEVAL_PART), RETRIEVAL_FIELDS, folder / CONFIG_FILE)
     kind = _find_kind(config, folder)
     return kind if not own_head else replace(kind, build_head=lambda encoder, *_: _load_own_head(own_head, encoder))
 

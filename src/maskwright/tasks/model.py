@@ -42,7 +42,7 @@ from maskwright.objectives.saving import (
     read_stored,
 )
 from maskwright.tasks.foreign import build_foreign, describe_foreign, name_foreign
-from maskwright.tasks.heads import TaskHead, TaskOutput, count_documents, name_head_weights, pool
+from maskwright.tasks.heads import TaskHead, TaskOutput, count_documents, pool
 from maskwright.tasks.kinds import find_described_kind
 from maskwright.tasks.loader import AskedBatch, TaskBatch, TaskLoader, WholeBatch
 from maskwright.tasks.lora import (
@@ -132,8 +132,14 @@ class TaskModel(Objective):
     def is_recordable(self) -> bool:
         """Of native encoders; a head or a task of the user's own may wait for the device."""
         parts = (self.task_head, self.task)
+        if not self.task_head.is_recordable:
+            return False
         is_ours = all(type(part).__module__.partition(".")[0] == _OWN_PACKAGE for part in parts)
         return isinstance(self.encoder, PackedEncoder) and is_ours
+
+    def follow(self, progress: float) -> None:
+        super().follow(progress)
+        self.task.follow(progress)
 
     def forward(
         self,
@@ -264,7 +270,7 @@ class TaskModel(Objective):
             family = encoder.family
             names = {name: [f"{family.prefix}.{one}" for one in family.their_names(name)] for name in state}
         stored = {f"encoder.{ours}": StoredWeight(tuple(theirs)) for ours, theirs in names.items()}
-        head = name_head_weights(self.task_head)
+        head = self.task_head.name_weights()
         return stored | {f"task_head.{ours}": StoredWeight((theirs,)) for ours, theirs in head.items()}
 
     @classmethod

@@ -18,7 +18,7 @@ from maskwright.models.files.model_folder import read_model_folder
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
 from maskwright.models.transformers_model import is_foreign
 from maskwright.tasks.foreign import build_foreign, load_foreign_encoder
-from maskwright.tasks.heads import TaskHead, name_head_weights
+from maskwright.tasks.heads import TaskHead
 from maskwright.tasks.kinds import TaskKind
 from maskwright.tasks.task import Task
 
@@ -53,25 +53,28 @@ def build_new(
         return build_foreign(kind, task.num_outputs, config, own, folder, is_new=True)
     encoder = copy.deepcopy(encoder)
     task_head = kind.build_head(encoder, task.num_outputs, config)
-    adopt_dense(task_head, encoder, weights)
+    if not adopt_dense(task_head, encoder, weights) and task_head.needs_pretrained:
+        raise InputError(
+            f"{folder} holds no masked-language-model head, by which tokens are weighed; train one with maskwright"
+            " adapt, or give a model that has one"
+        )
     return encoder, task_head
 
 
 def adopt_dense(task_head: TaskHead, encoder: PackedEncoder, weights: Mapping[str, Tensor]) -> bool:
     """Copy the pre-trained part of the head, and return whether there was one.
 
-    That is BERT's pooler, or the transform of ModernBERT's predictions. Labels differ from task to task, so the last
-    layer stays new.
+    That is BERT's pooler, or the transform of ModernBERT's predictions; of a sparse retriever all of them. A last layer
+    for labels stays new, as those differ from task to task.
     """
     family = encoder.family
     given = family.normalise(weights)
-    if task_head.output is None:
-        return False
-    state, last = task_head.state_dict(), {id(param) for param in task_head.output.parameters()}
-    inner = {name for name, param in task_head.named_parameters() if id(param) not in last}
+    state, adopted = task_head.state_dict(), task_head.list_adopted()
     names = {
-        ours: family.normalise_name(theirs) for ours, theirs in name_head_weights(task_head).items() if ours in inner
+        ours: family.normalise_name(theirs) for ours, theirs in task_head.name_weights().items() if ours in adopted
     }
+    if not names:
+        return False
     if not all(theirs in given and given[theirs].shape == state[ours].shape for ours, theirs in names.items()):
         return False
     task_head.load_state_dict({**state, **{ours: given[theirs] for ours, theirs in names.items()}})

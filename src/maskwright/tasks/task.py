@@ -131,6 +131,9 @@ class Task(nn.Module, ABC):
     def describe_labels(self, targets: Tensor) -> str:
         """A short description of the targets' labels, for the user to check."""
 
+    def follow(self, progress: float) -> None:
+        """Called before each step with the progress of the run, in [0, 1]."""
+
     def prepare_head(self, output: nn.Linear, targets: Tensor) -> None:
         """Initialise a new head's last layer, before training."""
 

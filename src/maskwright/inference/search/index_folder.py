@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.errors import InputError
-from maskwright.inference.search.quantized import BITS, VECTORS, Array
+from maskwright.inference.search.quantized import Array
 from maskwright.storage import check_format_version, read_json, read_record, whole_folder, write_text
 
 INDEX_FILE, PARTS, LEXICAL = "index.json", "parts", "lexical"
@@ -40,7 +40,7 @@ class IndexedSource:
 
 @dataclass(frozen=True)
 class Manifest:
-    kind: Literal["dense", "bm25"]
+    kind: Literal["dense", "splade", "bm25"]
     model: str
     fingerprint: str
     """Of the model's weights and settings."""
@@ -107,12 +107,8 @@ class Part:
     @cached_property
     def arrays(self) -> dict[str, Array]:
         """Mapped into memory."""
-        names = [name for name in (VECTORS, BITS) if (self.folder / f"{name}.npy").is_file()]
-        arrays = {name: _map_array(self.folder / f"{name}.npy") for name in names}
-        for name, array in arrays.items():
-            if array.ndim != 2 or len(array) != self.num_documents:
-                raise InputError(f"{self.folder / name}.npy is damaged: it is no row for each document; index again")
-        return arrays
+        paths = sorted(path for path in self.folder.glob("*.npy") if path.name != OFFSETS_FILE)
+        return {path.stem: _map_array(path) for path in paths}
 
     @cached_property
     def _offsets(self) -> NDArray[np.int64]:

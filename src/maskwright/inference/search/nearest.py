@@ -48,9 +48,14 @@ def find_nearest(
 
 
 def _search(queries: Floats, parts: Iterable[NDArray[np.generic]], num_best: int, score: Score) -> Nearest:
-    best = Nearest(np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0), np.float32))
-    for start, block in _cut(parts, max(1, BLOCK_SCORES // max(1, len(queries)))):
-        scores = score(queries, block)
+    blocks = _cut(parts, max(1, BLOCK_SCORES // max(1, len(queries))))
+    return merge_best(((start, score(queries, block)) for start, block in blocks), len(queries), num_best)
+
+
+def merge_best(scored: Iterable[tuple[int, Floats]], num_queries: int, num_best: int) -> Nearest:
+    """The best of blocks of scores (Q, N), each with the number of its first column."""
+    best = Nearest(np.zeros((num_queries, 0), np.int64), np.zeros((num_queries, 0), np.float32))
+    for start, scores in scored:
         chosen = take_best(scores, num_best)
         places = np.concatenate([best.places, chosen + start], axis=1)
         kept = np.concatenate([best.scores, np.take_along_axis(scores, chosen, 1)], axis=1)

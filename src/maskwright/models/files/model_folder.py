@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError, InputWarning
 from maskwright.models.files.safetensors_file import TensorInfo, load_tensors, read_header, write_safetensors
+from maskwright.models.files.stored_model import fetch_folder
 from maskwright.storage import check_format_version, naming, refuse_unknown_fields, restore_folder, write_text
+from maskwright.stores import StoreUrl, find_place, is_store_url
 from maskwright.untrusted import ADVICE, read_json_object, shorten
 
 MODEL_FOLDER = "model"
@@ -50,6 +52,12 @@ _OWN_PARTS = (
     "sentence_pairs",
     "similarity",
 )
+_MODEL_SUFFIXES = (".json", ".safetensors", "vocab.txt", "merges.txt", ".model")
+_RUN_SUFFIXES = (".json", ".jsonl", ".yaml")
+_TOKENIZER_FILE = "tokenizer.json"
+_RUN_CONFIG_FILE, _FINAL_FILE = "config.yaml", "final.json"
+_STORED_CHECKPOINT = re.compile(rf"{CHECKPOINTS_FOLDER}/step-(0|[1-9][0-9]*)/checksums\.json")
+"""In a store a checkpoint is whole when its checksums are there, and a run when its figures are."""
 _MAX_NAMED = 5
 _CHECKPOINT_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 """No leading zeros or other digits, so each step has one name."""
@@ -71,13 +79,16 @@ _OLD_TRANSFORMERS = " (with 'transformers<5', the last to read them)"
 
 
 def resolve_folder(folder_or_id: str | Path) -> Path:
-    """The model folder behind a model folder, a run, a checkpoint or a hub id.
+    """The model folder behind a model folder, a run or a checkpoint, also one in a store by its URL, or a hub id.
 
-    For an unfinished run it is the newest checkpoint; a hub id is downloaded, weights and tokenizer files only.
+    For an unfinished run it is the newest checkpoint; of what is not on this machine only weights, tokenizer and small
+    files are fetched.
     """
     if not isinstance(folder_or_id, str | Path):
         raise InputError(f"a model is {folder_or_id!r:.80}; expected a model folder, a run, a checkpoint or a hub id")
-    folder = Path(folder_or_id)
+    folder = find_place(folder_or_id) if is_store_url(folder_or_id) else Path(folder_or_id)
+    if isinstance(folder, StoreUrl):
+        return _find_model_folder(fetch_folder(folder, _choose_objects))
     restore_folder(folder)
     if folder.is_dir():
         return _find_model_folder(folder)
@@ -88,9 +99,7 @@ def resolve_folder(folder_or_id: str | Path) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(
-            snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model"])
-        )
+        return Path(snapshot_download(name, allow_patterns=[f"*{suffix}" for suffix in _MODEL_SUFFIXES]))
     except Exception as error:  # the hub client raises many kinds for "not there" and "not reachable"
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"'{name}' is neither a folder nor a model the hub could give: {reason}") from error
@@ -100,6 +109,25 @@ def _find_model_folder(folder: Path) -> Path:
     candidates = [folder, folder / MODEL_FOLDER]
     candidates += [checkpoint / MODEL_FOLDER for checkpoint in list_checkpoints(folder / CHECKPOINTS_FOLDER)]
     return next((candidate for candidate in candidates if (candidate / CONFIG_FILE).is_file()), folder)
+
+
+def _choose_objects(names: Collection[str]) -> list[str]:
+    """Of a store: the model folder, or that of a run's end, or of its newest checkpoint; and what tells of the run."""
+    if {CONFIG_FILE, _TOKENIZER_FILE} & set(names):
+        return [name for name in names if name.endswith(_MODEL_SUFFIXES)]
+    is_unfinished = _RUN_CONFIG_FILE in names and _FINAL_FILE not in names
+    steps = [found[1] for found in map(_STORED_CHECKPOINT.fullmatch, names) if found]
+    folders = [f"{CHECKPOINTS_FOLDER}/step-{step}/{MODEL_FOLDER}/" for step in sorted(steps, key=int, reverse=True)]
+    folders = folders if is_unfinished else [f"{MODEL_FOLDER}/", *folders]
+    folder = next((folder for folder in folders if f"{folder}{CONFIG_FILE}" in names), None)
+    if folder is None:
+        return []
+    return [
+        name
+        for name in names
+        if (name.startswith(folder) and name.endswith(_MODEL_SUFFIXES))
+        or ("/" not in name and name.endswith(_RUN_SUFFIXES))
+    ]
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -352,6 +380,30 @@ def describe_pooling(
             "prompts": {},
             "default_prompt_name": None,
             "similarity_fn_name": "cosine",
+        },
+    }
+
+
+_SPLADE_FOLDER = "1_SpladePooling"
+_SPARSE = "sentence_transformers.sparse_encoder.models"
+_SPARSE_MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": f"{_SPARSE}.MLMTransformer"},
+    {"idx": 1, "name": "1", "path": _SPLADE_FOLDER, "type": f"{_SPARSE}.SpladePooling"},
+]
+
+
+def describe_splade(num_tokens: int, max_length: int, prompts: Mapping[str, str]) -> dict[str, Any]:
+    """The same of a sparse encoder with a weight for each token of its vocabulary."""
+    pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": num_tokens}
+    return {
+        MODULES_FILE: _SPARSE_MODULES,
+        f"{_SPLADE_FOLDER}/config.json": pooling,
+        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
+        "config_sentence_transformers.json": {
+            "model_type": "SparseEncoder",
+            "prompts": dict(prompts),
+            "default_prompt_name": None,
+            "similarity_fn_name": "dot",
         },
     }
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from maskwright.errors import InputError
 from maskwright.evaluation.ranking import DEPTH, Found, measure_rankings
-from maskwright.inference.pipeline import pipeline
 from maskwright.inference.precision import Computing
 from maskwright.inference.search.lexical import BM25, LexicalIndex, check_bm25
-from maskwright.inference.search.nearest import Nearest, find_nearest
+from maskwright.inference.search.nearest import Nearest
 from maskwright.inference.search.rerank import Reranker
+from maskwright.inference.search.retriever import SCORE_NAMES, find_kind, open_retriever
+from maskwright.models.files.model_folder import resolve_folder
 from maskwright.runs.eval.report import ItemScores, Report, build_report
 from maskwright.tasks.retrieval.collection import Collection, read_collection
 
 RERANK_DEPTH = 100
+_PART = 8_192
+"""Documents that are embedded at a time."""
 _TIES = 10
 """Documents beyond what is measured, so that equal scores at its end are put in order too."""
 
@@ -58,7 +58,7 @@ def evaluate_retrieval(models: Sequence[str], sources: Sequence[str], options: R
         **({"unanswered_queries": collection.num_unanswered} if collection.num_unanswered else {}),
     }
     kinds = dict.fromkeys(
-        ("BM25" if name == BM25 else "cosines of vectors") + (", reranked" if options.rerank and not number else "")
+        _name_scores(name) + (", reranked" if options.rerank and not number else "")
         for number, name in enumerate(models)
     )
     score = f"{' against '.join(kinds)}, exact, over all documents; judgements of {collection.split}"
@@ -74,7 +74,7 @@ def rank_documents(name: str, collection: Collection, options: RetrievalOptions)
     if name == BM25:
         nearest = LexicalIndex.build(texts).find(queries, DEPTH + _TIES)
     else:
-        nearest = _find_by_vectors(name, texts, queries, options)
+        nearest = _find_by_model(name, texts, queries, options)
     return [
         Found([names[place] for place in places], scores.tolist())
         for places, scores in zip(nearest.places, nearest.scores, strict=True)
@@ -96,13 +96,17 @@ def rerank_documents(found: Sequence[Found], collection: Collection, options: Re
     ]
 
 
-def _find_by_vectors(name: str, texts: list[str], queries: list[str], options: RetrievalOptions) -> Nearest:
+def _find_by_model(name: str, texts: list[str], queries: list[str], options: RetrievalOptions) -> Nearest:
     if options.pooling == "none":
         raise InputError("--pooling is none, which gives many vectors to a text; to compare texts use mean or cls")
-    given: dict[str, Any] = {} if options.pooling is None else {"pooling": options.pooling}
     computing = options.computing
-    embed = pipeline(
-        "embed", name, normalize=True, precision=computing.precision or "fp32", compile=computing.compile, **given
+    retriever = open_retriever(
+        name, pooling=options.pooling, precision=computing.precision or "fp32", compile=computing.compile
     )
-    vectors = np.stack(embed(texts, role="document"))
-    return find_nearest(np.stack(embed(queries, role="query")), [vectors], DEPTH + _TIES)
+    parts = [retriever.store_texts(texts[start : start + _PART]) for start in range(0, len(texts), _PART)]
+    return retriever.find(retriever.embed_queries(queries), parts, DEPTH + _TIES)
+
+
+def _name_scores(name: str) -> str:
+    """What a report calls the scores of a model or of BM25."""
+    return "BM25" if name == BM25 else SCORE_NAMES[find_kind(resolve_folder(name))]

@@ -13,14 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
 from maskwright.errors import InputError, InputWarning
-from maskwright.inference.pipeline import Pipeline, pipeline
 from maskwright.inference.precision import Compile
 from maskwright.inference.search.index_folder import (
     LEXICAL,
@@ -36,7 +32,8 @@ from maskwright.inference.search.index_folder import (
     write_part,
 )
 from maskwright.inference.search.lexical import BM25, LexicalIndex, check_bm25
-from maskwright.inference.search.quantized import FLOAT, STORES, Array, store_vectors
+from maskwright.inference.search.quantized import FLOAT, STORES, Array
+from maskwright.inference.search.retriever import Retriever, check_options, find_kind, open_retriever
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.ownership import owning
 from maskwright.runs.finetune.finetune import say
@@ -53,7 +50,6 @@ from maskwright.text.sources import fingerprint as list_fingerprints
 
 _CPU_PART, _PART = 512, 8_192
 """Documents of a part: what is lost at most when a command is killed."""
-_DENSE: Final = "dense"
 _APPEND = name_option("append", "True")
 _MODEL_FILES = ("*.safetensors", "*.json")
 
@@ -76,7 +72,8 @@ def index(
     """Make an index of a corpus with a retriever, or with `bm25`; the same call goes on where it was killed.
 
     The corpus is a collection in BEIR's layout, or any source of texts; documents have the id of their column `_id` or
-    `id`, or are numbered. Vectors are stored as `float`, `int8` or `binary` (with int8 to rescore), of `dims` numbers.
+    `id`, or are numbered. Vectors are stored as `float`, `int8` or `binary` (with int8 to rescore), of `dims` numbers;
+    sparse ones as an inverted index.
     `append` adds another corpus to an index. Returns its folder.
     """
     if store not in STORES:
@@ -87,14 +84,12 @@ def index(
     wanted = describe_model(str(model), store, dims)
     with owning(folder):
         manifest = _plan(folder, wanted, _describe_source(source, column), append, overwrite)
-        vectors: Pipeline[str, Any] | None = None
-        if wanted.kind == _DENSE:
-            options: dict[str, Any] = {"precision": precision, "compile": compile}
-            vectors = pipeline("embed", str(model), normalize=True, role="document", **options)
-            _check_dims(vectors, dims, str(model))
+        retriever: Retriever | None = None
+        if wanted.kind != BM25:
+            retriever = open_retriever(str(model), store=store, dims=dims, precision=precision, compile=compile)
         if overwrite and is_index(folder):
             shutil.rmtree(folder)
-        _Work(folder, manifest, column, partial(say, shown), shown).run(vectors)
+        _Work(folder, manifest, column, partial(say, shown), shown).run(retriever)
     return folder
 
 
@@ -106,17 +101,12 @@ def describe_model(name: str, store: str = FLOAT, dims: int | None = None) -> Ma
             raise InputError(f"--store and --dims are for vectors, and {BM25} has none; leave them out")
         return Manifest(BM25, name, "", store)
     folder = resolve_folder(name)
+    kind = find_kind(folder)
+    check_options(kind, store, dims)
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(path for pattern in _MODEL_FILES for path in folder.rglob(pattern)):
         digest.update(f"{path.relative_to(folder)} {hash_file(path)}\0".encode())
-    return Manifest(_DENSE, name, digest.hexdigest(), store, dims)
-
-
-def _check_dims(vectors: Pipeline[str, Any], dims: int | None, model: str) -> None:
-    if dims is not None:
-        width = len(vectors("a"))
-        if dims > width:
-            raise InputError(f"--dims is {dims}, vectors of {model} have {width} numbers; lower it")
+    return Manifest(kind, name, digest.hexdigest(), store, dims)
 
 
 def _describe_source(source: str, column: str) -> IndexedSource:
@@ -172,7 +162,7 @@ class _Work:
     share: float | None = None
     """How much of the source was read."""
 
-    def run(self, vectors: Pipeline[str, Any] | None) -> None:
+    def run(self, retriever: Retriever | None) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_manifest(self.folder, self.manifest)
         *earlier, source = self.manifest.sources
@@ -184,13 +174,13 @@ class _Work:
         rows = read_rows(source.name, WantedColumns((self.column,), (*ID_COLUMNS, TITLE_COLUMN)), report)
         first = sum(one.num_records or 0 for one in earlier) + num_records
         documents = self._noting(_build_documents(islice(rows, num_records, None), first, self.column))
-        parts_left = iter(lambda: list(islice(documents, _choose_size(vectors))), [])
+        parts_left = iter(lambda: list(islice(documents, _choose_size(retriever))), [])
         kept = (
             document
             for number, part in enumerate(parts_left, start=len(parts))
-            for document in self._keep(len(earlier), number, part, vectors)
+            for document in self._keep(len(earlier), number, part, retriever)
         )
-        for _ in show_progress(kept, self.console, "document", lambda: self._read_progress(vectors), num_documents):
+        for _ in show_progress(kept, self.console, "document", lambda: self._read_progress(retriever), num_documents):
             pass
         self._finish(report)
 
@@ -199,24 +189,22 @@ class _Work:
             yield document
 
     def _keep(
-        self, source: int, number: int, part: Sequence[Document | None], vectors: Pipeline[str, Any] | None
+        self, source: int, number: int, part: Sequence[Document | None], retriever: Retriever | None
     ) -> list[Document]:
         """A part is written as soon as it is embedded; its documents."""
         kept = [one for one in part if one is not None]
         arrays: dict[str, Array] = {}
-        if vectors is not None:
-            answers = vectors.stream([one.text for one in kept])
+        if retriever is not None:
+            answers = retriever.documents.stream([one.text for one in kept])
             found = [(one, vector) for one, (_, vector) in zip(kept, answers, strict=True) if vector is not None]
             kept = [one for one, _ in found]  # a text of which the tokenizer leaves nothing is as if it were empty
             if kept:
-                stacked = np.stack([vector for _, vector in found]).astype(np.float32)
-                dims = self.manifest.dims
-                arrays = store_vectors(stacked if dims is None else shorten(stacked, dims), self.manifest.store)
+                arrays = retriever.store([vector for _, vector in found])
         write_part(self.folder, source, number, kept, arrays, len(part))
         return kept
 
-    def _read_progress(self, vectors: Pipeline[str, Any] | None) -> Reading:
-        return Reading(0 if vectors is None else vectors.num_tokens, self.share)
+    def _read_progress(self, retriever: Retriever | None) -> Reading:
+        return Reading(0 if retriever is None else retriever.documents.num_tokens, self.share)
 
     def _finish(self, report: ReadingReport) -> None:
         number, last = len(self.manifest.sources) - 1, self.manifest.sources[-1]
@@ -237,20 +225,14 @@ class _Work:
         self.say(f"{self.folder}: {total:,} documents, {num_bytes / max(1, total):,.0f} bytes each beside their texts")
 
 
-def _choose_size(vectors: Pipeline[str, Any] | None) -> int:
-    is_slow = vectors is not None and next(vectors.kind.encoder.parameters()).device.type == "cpu"
+def _choose_size(retriever: Retriever | None) -> int:
+    is_slow = retriever is not None and next(retriever.documents.kind.encoder.parameters()).device.type == "cpu"
     return _CPU_PART if is_slow else _PART
 
 
 def _count(parts: Sequence[Part]) -> tuple[int, int]:
     """Records and documents."""
     return sum(part.num_records for part in parts), sum(part.num_documents for part in parts)
-
-
-def shorten(vectors: NDArray[np.float32], dims: int) -> NDArray[np.float32]:
-    """Prefixes of length 1."""
-    prefixes = vectors[:, :dims]
-    return prefixes / np.maximum(np.linalg.norm(prefixes, axis=1, keepdims=True), np.float32(1e-12))
 
 
 def _build_documents(

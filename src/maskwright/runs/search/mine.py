@@ -14,9 +14,9 @@ import numpy as np
 from rich.console import Console
 
 from maskwright.errors import InputError
-from maskwright.inference.pipeline import pipeline
 from maskwright.inference.search.lexical import BM25, LexicalIndex
 from maskwright.inference.search.nearest import Floats, take_best
+from maskwright.inference.search.retriever import open_retriever
 from maskwright.ownership import owning
 from maskwright.runs.finetune.finetune import say
 from maskwright.storage import write_text
@@ -165,11 +165,11 @@ def _score_words(asked: _Asked) -> Iterator[Floats]:
 
 
 def _score_vectors(model: str, asked: _Asked, precision: str | None) -> Iterator[Floats]:
-    embed = pipeline("embed", model, normalize=True, precision=precision)
-    documents = np.stack(embed(asked.documents, role="document")).astype(np.float32)
-    queries = np.stack(embed(asked.queries, role="query")).astype(np.float32)
-    for start in range(0, len(queries), _QUERIES_AT_ONCE):
-        yield from queries[start : start + _QUERIES_AT_ONCE] @ documents.T
+    retriever = open_retriever(model, precision=precision)
+    part = retriever.store_texts(asked.documents)
+    queries = retriever.embed_queries(asked.queries)
+    for start in range(0, len(asked.queries), _QUERIES_AT_ONCE):
+        yield from retriever.score_all(queries[start : start + _QUERIES_AT_ONCE], *part)
 
 
 def _mine_query(

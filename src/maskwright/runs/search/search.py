@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from maskwright.errors import InputError
-from maskwright.inference.pipeline import Pipeline, pipeline
-from maskwright.inference.search.index_folder import LEXICAL, OpenIndex
+from maskwright.inference.search.index_folder import LEXICAL, OpenIndex, Part
 from maskwright.inference.search.lexical import BM25, LexicalIndex
-from maskwright.inference.search.nearest import Floats, Nearest
-from maskwright.inference.search.quantized import find_stored
+from maskwright.inference.search.nearest import Nearest
 from maskwright.inference.search.rerank import Reranker
-from maskwright.runs.search.index import describe_model, shorten
+from maskwright.inference.search.retriever import Retriever, open_retriever
+from maskwright.runs.search.index import describe_model
 from maskwright.suggestions import checks_arguments, name_option, refuse_below
 
 TOP_K, RERANK_DEPTH = 10, 100
@@ -27,7 +24,7 @@ class Hit:
 
     id: str
     score: float
-    """The cosine with the query, or BM25's score."""
+    """The cosine with the query, the product of sparse vectors, or BM25's score."""
     text: str
 
 
@@ -39,30 +36,34 @@ class Searcher:
         self.index = OpenIndex.open(Path(index))
         manifest = self.index.manifest
         self._lexical: LexicalIndex | None = None
-        self._embed: Pipeline[str, Floats] | None = None
+        self._retriever: Retriever | None = None
         if manifest.kind == BM25:
             if model is not None and str(model) != BM25:
                 raise InputError(f"{index} is an index of {BM25}, which has no model; leave {name_option('model')} out")
             self._lexical = LexicalIndex.load(self.index.folder / LEXICAL)
             return
         name = manifest.model if model is None else str(model)
-        if describe_model(name).fingerprint != manifest.fingerprint:
+        if describe_model(name, manifest.store, manifest.dims).fingerprint != manifest.fingerprint:
             raise InputError(
                 f"{index} was made with {manifest.model}, and {name} is another model now; index the documents again,"
                 f" or name the model it was made with as {name_option('model')}"
             )
-        self._embed = pipeline("embed", name, normalize=True, role="query")
+        self._retriever = open_retriever(name, store=manifest.store, dims=manifest.dims)
+        damaged = next((one for one in self.index.parts if not self._is_whole(self._retriever, one)), None)
+        if damaged is not None:
+            raise InputError(f"{damaged.folder} is damaged: its arrays are not of its documents; index again")
+
+    @staticmethod
+    def _is_whole(retriever: Retriever, part: Part) -> bool:
+        return retriever.is_whole(part.arrays, part.num_documents)
 
     def find(self, queries: Sequence[str], top_k: int = TOP_K) -> Nearest:
         """Numbers of documents, and scores."""
         if self._lexical is not None:
             return self._lexical.find(queries, top_k)
-        assert self._embed is not None
-        manifest = self.index.manifest
-        vectors = np.stack(self._embed(list(queries))).astype(np.float32)
-        if manifest.dims is not None:
-            vectors = shorten(vectors, manifest.dims)
-        return find_stored(vectors, [part.arrays for part in self.index.parts], manifest.store, top_k)
+        assert self._retriever is not None
+        parts = [(part.arrays, part.num_documents) for part in self.index.parts]
+        return self._retriever.find(self._retriever.embed_queries(queries), parts, top_k)
 
     def search(
         self, queries: Sequence[str], top_k: int = TOP_K, reranker: Reranker | None = None, depth: int = RERANK_DEPTH

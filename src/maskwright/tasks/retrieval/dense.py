@@ -9,9 +9,7 @@ a document that answers it, others), D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,49 +18,17 @@ from torch import Tensor
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
-from maskwright.models.files.model_folder import CONFIG_FILE, OWN_KEY, read_own_settings
+from maskwright.models.files.model_folder import OWN_KEY
 from maskwright.objectives.loss import LossSums
-from maskwright.storage import read_record
-from maskwright.suggestions import suggest
-from maskwright.tasks.config import TaskConfig
-from maskwright.tasks.heads import (
-    RETRIEVAL_PART,
-    SETTINGS_PART,
-    Pooling,
-    check_pooling,
-)
-from maskwright.tasks.retrieval.examples import RetrievalExample, RetrievalFile, read_retrieval
+from maskwright.tasks.heads import RETRIEVAL_PART, SETTINGS_PART, Pooling
+from maskwright.tasks.retrieval.examples import RetrievalExample
+from maskwright.tasks.retrieval.settings import MARGIN_MSE, RetrievalSettings
 from maskwright.tasks.similarity.contrastive import Groups, compute_contrastive_losses
-from maskwright.tasks.similarity.examples import CONTRASTIVE, GroupFeatures, featurize_groups
-from maskwright.tasks.similarity.text_similarity import DEFAULT_POOLING, DEFAULT_TEMPERATURE, group_vectors, number_text
-from maskwright.tasks.tables import Table
+from maskwright.tasks.similarity.examples import CONTRASTIVE
+from maskwright.tasks.similarity.text_similarity import group_vectors, number_text
 from maskwright.tasks.task import Scores, Task
-from maskwright.text.tokenizer.tokenizer import Tokenizer
 
-MARGIN_MSE, KL = "margin-mse", "kl"
-LOSSES = (CONTRASTIVE, MARGIN_MSE, KL)
-DENSE = "dense"
 _MRR_AT = 10
-_FEWEST = 2
-
-
-@dataclass(frozen=True)
-class DenseSettings:
-    """How a retriever was trained, and what stands before its texts; kept in config.json."""
-
-    kind: str = DENSE
-    loss: str = CONTRASTIVE
-    temperature: float = DEFAULT_TEMPERATURE
-    symmetric: bool = False
-    false_negative_margin: float | None = None
-    dims: tuple[int, ...] = ()
-    """Lengths of prefixes that are vectors too."""
-    query_prompt: str = ""
-    document_prompt: str = ""
-
-    @property
-    def learns_scores(self) -> bool:
-        return self.loss != CONTRASTIVE
 
 
 class DenseRetrieval(Task):
@@ -73,7 +39,7 @@ class DenseRetrieval(Task):
     num_figures = 1
     """Queries whose document comes first."""
 
-    def __init__(self, pooling: Pooling, settings: DenseSettings, max_length: int | None) -> None:
+    def __init__(self, pooling: Pooling, settings: RetrievalSettings, max_length: int | None) -> None:
         super().__init__()
         self.pooling: Pooling = pooling
         self.settings = settings
@@ -99,8 +65,7 @@ class DenseRetrieval(Task):
         return num_columns // 2 if self.settings.learns_scores else num_columns - 1
 
     def loss_sums(self, logits: Tensor, targets: Tensor) -> LossSums:
-        size = logits.shape[2]
-        vectors, targets = logits[:, ::size].flatten(0, 1), targets[:, ::size].flatten(0, 1)
+        vectors, targets = self._list_examples(logits, targets)
         is_asked = ~targets[:, 0].isnan()
         widths = [width for width in self.settings.dims if width < vectors.shape[-1]]
         with torch.autocast(logits.device.type, enabled=False):
@@ -109,7 +74,16 @@ class DenseRetrieval(Task):
         losses = torch.stack([losses for losses, _ in computed]).mean(0)
         loss = torch.where(is_asked, losses, 0.0).sum()
         num_hits = (computed[0][1] & is_asked).sum().double()
-        return LossSums(size * loss[None], size * is_asked.sum()[None], size * num_hits[None])
+        return self._weigh(loss, is_asked.sum(), num_hits[None], vectors.shape[1])
+
+    def _list_examples(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """(R, G, D) vectors and (R, ...) targets of arranged logits."""
+        size = logits.shape[2]
+        return logits[:, ::size].flatten(0, 1), targets[:, ::size].flatten(0, 1)
+
+    def _weigh(self, loss: Tensor, count: Tensor, figures: Tensor, size: int) -> LossSums:
+        """Sums over documents, each of which stands for its example."""
+        return LossSums(size * loss[None], size * count[None], size * figures)
 
     def _compute_losses(self, vectors: Tensor, targets: Tensor, is_asked: Tensor) -> tuple[Tensor, Tensor]:
         """(R,) the loss of each example, and whether the document of its query comes first."""
@@ -164,70 +138,9 @@ class DenseRetrieval(Task):
             "temperature": self.settings.temperature,
             "max_length": self.max_length,
         }
-        own = {**asdict(self.settings), "dims": list(self.settings.dims)}
-        return {OWN_KEY: {SETTINGS_PART: vectors, RETRIEVAL_PART: own}}
+        return {OWN_KEY: {SETTINGS_PART: vectors, RETRIEVAL_PART: self.settings.describe()}}
 
     def describe_labels(self, targets: Tensor) -> str:
         if self.settings.learns_scores:
             return f"a teacher's scores of {self._count_texts(targets) - 1} documents for each query"
         return f"{len(targets):,} queries, whose document is told from the others of its batch"
-
-
-def build_dense(examples: Sequence[RetrievalExample], config: TaskConfig) -> DenseRetrieval:
-    """The task for these settings and training examples."""
-    for name, is_set in (("class-weights", config.class_weights), ("label-smoothing", config.label_smoothing)):
-        if is_set:
-            raise InputError(f"--{name} is for classes; retrieval has none: leave it out")
-    settings = read_settings(config)
-    if not settings.learns_scores and config.batch_size < _FEWEST:
-        raise InputError("--batch-size is 1, which leaves the contrastive loss nothing to compare with; raise it")
-    return DenseRetrieval(check_pooling(config.pooling or DEFAULT_POOLING), settings, config.max_length)
-
-
-def read_settings(config: TaskConfig) -> DenseSettings:
-    loss = config.loss or CONTRASTIVE
-    if loss not in LOSSES:
-        raise InputError(f"there is no loss '{loss}' for retrieval{suggest(loss, LOSSES)}")
-    for option in ("symmetric", "false_negative_margin"):
-        if loss != CONTRASTIVE and getattr(config, option) not in (None, False):
-            raise InputError(f"--{option.replace('_', '-')} is for --loss {CONTRASTIVE}, not {loss}; leave it out")
-    return DenseSettings(
-        loss=loss,
-        temperature=config.temperature or DEFAULT_TEMPERATURE,
-        symmetric=config.symmetric,
-        false_negative_margin=config.false_negative_margin,
-        dims=_read_dims(config.dims),
-        query_prompt=config.query_prompt,
-        document_prompt=config.document_prompt,
-    )
-
-
-def _read_dims(text: str | None) -> tuple[int, ...]:
-    if text is None:
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise InputError(f"--dims is '{text}'; expected lengths of vectors such as 256,128,64")
-    return tuple(sorted({int(part) for part in parts}, reverse=True))
-
-
-def load_dense(config: Mapping[str, Any]) -> DenseRetrieval:
-    """The task of a saved model, from its config.json."""
-    vectors, own = read_own_settings(config, SETTINGS_PART), read_own_settings(config, RETRIEVAL_PART)
-    settings = read_record(DenseSettings, own, Path(CONFIG_FILE))
-    return DenseRetrieval(check_pooling(str(vectors.get("pooling"))), settings, vectors.get("max_length"))
-
-
-DENSE_FIELDS = tuple(one.name for one in fields(DenseSettings))
-
-
-def read_dense(source: str | Path | Table, config: TaskConfig) -> RetrievalFile:
-    return read_retrieval(source, config, read_settings(config).learns_scores)
-
-
-def featurize_dense(
-    examples: Sequence[RetrievalExample], tokenizer: Tokenizer, max_length: int, config: TaskConfig
-) -> GroupFeatures:
-    settings = read_settings(config)
-    prompts = settings.query_prompt, settings.document_prompt
-    return featurize_groups(examples, tokenizer, max_length, not settings.learns_scores, prompts)

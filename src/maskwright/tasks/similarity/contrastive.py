@@ -46,7 +46,7 @@ def compute_contrastive_losses(
     `is_symmetric`, the second text need not find the first.
     """
     slack = None if false_negative_margin is None else false_negative_margin / temperature
-    whole, first = _gather(own)
+    whole, first = gather_groups(own)
     size = own.vectors.shape[1] - 1
     places = torch.arange(len(own.vectors), device=own.vectors.device) + first
     is_candidate = whole.is_asked
@@ -82,7 +82,7 @@ def _find_partners(
     return F.cross_entropy(logits, places, reduction="none"), logits.argmax(dim=-1) == places
 
 
-def _gather(own: Groups) -> tuple[Groups, int]:
+def gather_groups(own: Groups) -> tuple[Groups, int]:
     """The examples of all processes, and the index of this process's first; all have equally many."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return own, 0

@@ -1,0 +1,202 @@
+"""Sparse retrievers: weights of documents and their gradients, the loss, whole runs, and SparseEncoder beside them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from interruption import assert_resumes_exactly
+from similarity_lab import SUBJECTS, VERBS
+from task_lab import Lab, run, write_lines
+from torch import Tensor
+
+import maskwright as mw
+from maskwright.errors import InputError
+from maskwright.models.any_encoder import encode
+from maskwright.runs.finetune.inputs import TaskInputs, load_task_inputs
+from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.loader import AskedBatch
+from maskwright.tasks.model import TaskModel
+from maskwright.tasks.retrieval import splade
+from maskwright.tasks.retrieval.splade import SpladeHead, SpladeRetrieval
+from tolerances import assert_rounded, count_terms
+
+NUM_TERMS = count_terms(num_layers=2, width=32, length=64)
+TEXTS = ["the cat sees a long road", "one red bird"]
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maskwright.runs.finetune.finetune.write_task_report", lambda *given, **named: [])
+
+
+def build_records(subjects: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "query": f"{subject} {verb}",
+            "positive": f"{subject} {verb} a long road",
+            "negatives": [f"{subject} the green house"],
+            "scores": [3.0, len(subject) / 10],
+        }
+        for subject in subjects
+        for verb in VERBS
+    ]
+
+
+@pytest.fixture
+def splade_lab(lab: Lab, trained_run: Path) -> Lab:
+    lab = Lab(lab.folder, trained_run)  # with a head for masked tokens
+    write_lines(lab.folder / "train.jsonl", build_records(SUBJECTS[:4]))
+    write_lines(lab.folder / "validation.jsonl", build_records(SUBJECTS[4:]))
+    return lab
+
+
+def make_config(lab: Lab, **values: Any) -> TaskConfig:
+    return lab.config(**{"task": "retrieval", "kind": "splade", "text_column": None, **values})
+
+
+def load(lab: Lab, **values: Any) -> TaskInputs:
+    return load_task_inputs(make_config(lab, **values), lambda text: None)
+
+
+def weigh_padded(inputs: TaskInputs, model: TaskModel, texts: list[str]) -> Tensor:
+    """(texts, V) by the plain formula, one text at a time."""
+    head = model.task_head
+    assert isinstance(head, SpladeHead)
+    rows = []
+    for text in texts:
+        ids = torch.tensor([inputs.tokenizer.backend.encode(text).ids])
+        hidden = model.encoder(ids).last_hidden_state
+        logits = head.mlm_output(head.mlm_norm(head.mlm_activation(head.mlm_dense(hidden))))
+        rows.append(torch.log1p(logits.relu()).amax(1)[0])
+    return torch.stack(rows)
+
+
+def test_weights_and_their_gradients_are_those_of_the_plain_formula(
+    splade_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splade, "_CPU_TOKENS", 20)  # documents of a batch in several parts
+    inputs = load(splade_lab)
+    model = inputs.build_model(seed=0).double().eval()
+    batch = inputs.train.build_batch(np.arange(6))
+    found = model.task_head(encode(model.encoder, batch), batch, batch.known_targets.shape[1])
+    texts = [text for one in inputs.train.features.examples[:6] for text in one.texts]
+    numbers = batch.sample_ids[(batch.positions == 0) & ~batch.is_padding].tolist()
+    order = [3 * number + place for number in dict.fromkeys(numbers) for place in range(3)]
+    expected = weigh_padded(inputs, model, [texts[place] for place in order])
+    is_there = ~batch.known_targets[..., 0].isnan()
+    torch.testing.assert_close(found[is_there], expected)
+    assert (expected == 0).any()
+    factors = torch.randn(expected.shape, dtype=torch.float64)
+    params = [param for param in model.parameters() if param.requires_grad]
+    grads = [
+        torch.autograd.grad((one * factors).sum(), params, allow_unused=True) for one in (found[is_there], expected)
+    ]
+    for ours, plain in zip(*grads, strict=True):
+        assert (ours is None) == (plain is None)
+        if ours is not None and plain is not None:
+            torch.testing.assert_close(ours, plain)
+
+
+@pytest.mark.parametrize("loss", ["contrastive", "margin-mse", "kl"])
+def test_the_loss_has_products_and_a_regulariser_that_grows(splade_lab: Lab, loss: str) -> None:
+    inputs = load(splade_lab, loss=loss, query_flops=0.5, document_flops=0.25)
+    model = inputs.build_model(seed=0).eval()
+    examples = inputs.train.features.examples[:6]
+    asked = AskedBatch.of(inputs.train.build_batch(np.arange(6)))
+    with torch.no_grad():
+        queries, answers, others = (
+            weigh_padded(inputs, model, [one.texts[side] for one in examples]) for side in range(3)
+        )
+        plain = model.loss_sums(asked)
+        if loss == "contrastive":
+            scores = torch.cat([queries @ answers.T, queries @ others.T], 1)
+            expected = F.cross_entropy(scores, torch.arange(6))
+        else:
+            scores = torch.stack([(queries * one).sum(-1) for one in (answers, others)], 1)
+            taught = torch.tensor([one.scores for one in examples])
+            expected = (
+                F.kl_div(scores.log_softmax(1), taught.softmax(1), reduction="batchmean")
+                if loss == "kl"
+                else ((scores - taught)[:, 0] - (scores - taught)[:, 1]).square().mean()
+            )
+        magnitude = float(scores.abs().max()) ** 2
+        assert_rounded(plain.loss_sum / plain.num_labelled, expected, NUM_TERMS, magnitude)
+        flops = 0.5 * queries.mean(0).square().sum() + 0.25 * torch.cat([answers, others]).mean(0).square().sum()
+        model.task.train()
+        for progress, growth in ((0.0, 0.0), (1 / 6, 0.25), (0.9, 1.0)):
+            model.follow(progress)
+            sums = model.loss_sums(asked)
+            assert_rounded(sums.loss_sum / sums.num_labelled, expected + growth * flops, NUM_TERMS, magnitude)
+    metrics = model.compute_metrics([float(one) for one in (*plain.losses, *plain.counts, *plain.figures)])
+    assert metrics["query_tokens"] == pytest.approx(float((queries > 0).sum(1).double().mean()))
+
+
+def test_a_run_learns_and_sparseencoder_gives_its_weights(splade_lab: Lab, tmp_path: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    prompts = {"query_prompt": "my old ", "document_prompt": "the quiet "}
+    finished = run(make_config(splade_lab, epochs=8, batch_size=20, **prompts), tmp_path / "run")
+    first, last = (run(make_config(splade_lab, epochs=n, batch_size=20), tmp_path / f"{n}").figures[0] for n in (1, 8))
+    assert last["accuracy"] > first["accuracy"]
+    assert finished.figures[0]["document_tokens"] > 0
+    model = TaskModel.from_pretrained(tmp_path / "run")
+    assert isinstance(model.task, SpladeRetrieval)
+    theirs = sentence_transformers.SparseEncoder(str(tmp_path / "run" / "model"), device="cpu")
+    inputs = load(splade_lab)
+    for role, encode_texts in (("query", theirs.encode_query), ("document", theirs.encode_document)):
+        with torch.no_grad():
+            ours = weigh_padded(inputs, model, [prompts[f"{role}_prompt"] + text for text in TEXTS])
+        assert (ours > 0).any()
+        assert_rounded(ours, encode_texts(TEXTS, convert_to_sparse_tensor=False), NUM_TERMS, 10.0)
+    folder = mw.export(tmp_path / "run", "sentence-transformers", out=tmp_path / "out")
+    exported = sentence_transformers.SparseEncoder(str(folder), device="cpu")
+    assert_rounded(
+        *(one.encode_query(TEXTS, convert_to_sparse_tensor=False) for one in (exported, theirs)), NUM_TERMS, 10.0
+    )
+    assert "| accuracy |" in (folder / "README.md").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match="is a sparse retriever, which --to onnx does not hold"):
+        mw.export(tmp_path / "run", "onnx", out=tmp_path / "graph")
+
+
+def test_more_weight_of_the_regulariser_leaves_fewer_tokens(splade_lab: Lab, tmp_path: Path) -> None:
+    few, many = (
+        run(
+            make_config(splade_lab, epochs=6, query_flops=weight, document_flops=weight), tmp_path / f"{weight}"
+        ).figures[0]
+        for weight in (1.0, 0.0)
+    )
+    assert few["document_tokens"] < many["document_tokens"]
+    assert few["query_tokens"] < many["query_tokens"]
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    splade_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(splade_lab, epochs=3, query_flops=0.1, document_flops=0.1)
+    assert_resumes_exactly(partial(run, config), tmp_path, monkeypatch, dies_at=5)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"kind": "spade"}, "there is no kind 'spade' of retriever; did you mean 'splade'"),
+        ({"dims": "16"}, "--dims is for --kind dense, not splade"),
+        ({"pooling": "cls"}, "--pooling is for --kind dense, not splade"),
+        ({"kind": "dense", "query_flops": 0.1}, "--query-flops is for --kind splade, not dense"),
+        ({"lora": 4}, "--lora is for --kind dense"),
+        ({"task": "rerank"}, "--kind is for retrieval"),
+    ],
+)
+def test_wrong_settings_are_refused(splade_lab: Lab, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        load(splade_lab, **values)
+
+
+def test_an_encoder_without_a_head_for_masked_tokens_is_refused(splade_lab: Lab, lab: Lab) -> None:
+    with pytest.raises(InputError, match="holds no masked-language-model head"):
+        load(splade_lab, model=str(lab.model)).build_model(seed=0)
