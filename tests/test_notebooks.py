@@ -38,7 +38,7 @@ CLAIMS = {
     "4-masks": [
         "all(abs(share - 0.3) < 0.05 for share in hidden.values())",
         "all(run.figures['loss'] < run.figures['unigram_loss'] for run in runs.values())",
-        "len(moments) > 1 and moments[-1]['step'] == runs['token-15'].figures['steps']",
+        "len(moments) > 1 and moments[-1]['step'] == runs['token-40'].figures['steps']",
         "page.is_file()",
     ],
     "5-search": [

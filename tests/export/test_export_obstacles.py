@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from maskwright.errors import InputError
-from maskwright.export.huggingface import export_huggingface, find_obstacles
+from maskwright.export.huggingface import export_huggingface, export_sentence_transformers, find_obstacles
 from maskwright.models.modernbert import ModernBERT
+from maskwright.models.mpnet import MPNet
+from maskwright.models.roberta import RoBERTa
 from maskwright.objectives.masked_lm import CausalLanguageModel, HybridLanguageModel, MaskedLanguageModel
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import count_terms, rounding
@@ -51,6 +53,25 @@ def test_all_reasons_are_given_at_once(build_tiny: Build) -> None:
         encoder_options={"normalization_type": "rms_norm"}, mlm_head_activation="relu", layer_norm_eps=1e-6
     )
     assert len(find_obstacles(model)) == 3
+
+
+@pytest.mark.parametrize("encoder_class", [RoBERTa, MPNet])
+def test_positions_that_skip_another_token_than_padding_are_refused(
+    tokenizer: Tokenizer, sentences: list[str], tmp_path: Path, encoder_class: type
+) -> None:
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    for pad_token_id in (tokenizer.unk_token_id, tokenizer.pad_token_id):
+        encoder = encoder_class.from_variant(
+            "tiny", vocab_size=tokenizer.vocab_size, pad_token_id=pad_token_id, max_position_embeddings=50, **shape
+        )
+        model = MaskedLanguageModel(encoder, tokenizer=tokenizer, layer_norm_eps=encoder.norm_eps)
+        if pad_token_id == tokenizer.unk_token_id:
+            for export in (export_huggingface, export_sentence_transformers):
+                with pytest.raises(InputError, match=rf"pad_token_id is {pad_token_id}, which is '\[UNK\]'"):
+                    export(model, tokenizer, tmp_path / "refused", texts=sentences, say=ignore)
+                assert not (tmp_path / "refused").exists()
+        else:
+            export_huggingface(model, tokenizer, tmp_path, texts=sentences, say=ignore)
 
 
 def test_an_encoder_of_ones_own_is_refused(tokenizer: Tokenizer) -> None:

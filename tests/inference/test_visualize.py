@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from io import StringIO
 
 import pytest
@@ -132,6 +133,7 @@ def test_html_is_escaped_and_coloured(model, tokenizer):
     assert "&lt;b&gt;" in text
     assert "<b>" not in text
     assert text.count('<table class="sample">') == 3
+    assert re.findall(r"<(?:td|th|caption)(?! style=\"text-align: left\")", text) == []
     right, wrong = '<b class="right" style="color:#18794e">cat</b>', '<b class="wrong" style="color:#b42318">cat</b>'
     assert right in text or wrong in text
 

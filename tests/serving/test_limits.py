@@ -18,6 +18,7 @@ from running import PATIENCE_S, Running, running
 
 from maskwright.errors import InputError
 from maskwright.inference.fill_mask import FillMask
+from maskwright.serving import hub
 from maskwright.serving.hub import ModelHub
 from maskwright.serving.page import list_page_files
 from maskwright.serving.settings import ServeSettings
@@ -49,7 +50,9 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """With one batch at a time, whatever the number of cores: what waits behind the gate was not taken."""
+    monkeypatch.setattr(hub, "_MAX_CPU_THREADS", 1)
     one = Gate()
     yield one
     one.open.set()

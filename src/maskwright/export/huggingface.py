@@ -95,6 +95,7 @@ def write_compared(
     say: Callable[[str], None],
 ) -> Comparison:
     """Write a model that has `save_pretrained`, read it back, and compare its logits with those of their class."""
+    refuse("Hugging Face's layout", find_padding_obstacles(model.encoder, tokenizer))
     sample = choose_sample(texts, tokenizer, model.encoder)
     model.save_pretrained(folder, tokenizer)
     _check_type(folder)
@@ -229,6 +230,20 @@ def find_encoder_obstacles(encoder: nn.Module) -> list[str]:
     return obstacles
 
 
+def find_padding_obstacles(encoder: nn.Module, tokenizer: Tokenizer) -> list[str]:
+    """In families that count positions behind padding's, theirs gives the token `pad_token_id` no position."""
+    if not isinstance(encoder, PackedEncoder) or not getattr(encoder, "first_position", 0):
+        return []
+    skipped, padding = encoder.config.pad_token_id, tokenizer.pad_token_id
+    if skipped == padding or skipped >= tokenizer.vocab_size:
+        return []
+    return [
+        f"its pad_token_id is {skipped}, which is '{tokenizer.token(skipped)}' to the tokenizer, whose padding is"
+        f" {padding}; theirs counts no position for that token and would read texts with it differently: build"
+        f" and train the encoder with pad_token_id={padding}"
+    ]
+
+
 def _find_head_obstacles(model: MaskedLanguageModel, encoder: PackedEncoder) -> list[str]:
     obstacles = []
     if model.vocab_size != encoder.vocab_size:
@@ -304,8 +319,9 @@ def export_sentence_transformers(
     say: Callable[[str], None],
 ) -> Comparison:
     """Write the encoder without its prediction head, read it back and compare vectors of the texts."""
-    refuse("a sentence-transformers folder", find_pooling_obstacles(model))
     encoder = model.encoder
+    obstacles = find_pooling_obstacles(model) or find_padding_obstacles(encoder, tokenizer)
+    refuse("a sentence-transformers folder", obstacles)
     assert isinstance(encoder, PackedEncoder)
     sample = choose_sample(texts, tokenizer, encoder)
     encoder.save_pretrained(folder)

@@ -163,13 +163,17 @@ def _first_documents(batch: PackedBatch, limit: int) -> list[tuple[int, int]]:
     return found[:limit]
 
 
+_LEFT = 'style="text-align: left"'
+"""Notebooks set the cells of tables at the right."""
+
+
 def _sample_html(number: int, sample: PredictionSample) -> str:
     rows = []
     for title, pieces in sample.texts().items():
         text = "".join(_piece_html(piece, role) for piece, role in pieces)
-        rows.append(f"<tr><th>{title}</th><td>{text}</td></tr>")
+        rows.append(f"<tr><th {_LEFT}>{title}</th><td {_LEFT}>{text}</td></tr>")
     score = f"{sample.num_correct} of {sum(sample.selected)} right"
-    return f'<table class="sample"><caption>Sample {number}: {score}</caption>{"".join(rows)}</table>'
+    return f'<table class="sample"><caption {_LEFT}>Sample {number}: {score}</caption>{"".join(rows)}</table>'
 
 
 def _piece_html(piece: str, role: str) -> str:
