@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Everything the checks need; the other extras are installed by those who use them.
-EXTRAS := dev,eval,retrieval,track,wiki,export,hf,lora,serve,browser,docs,notebook
+EXTRAS := dev,eval,retrieval,track,wiki,export,hf,lora,serve,sweep,browser,docs,notebook
 
 # Those that need neither a GPU nor files of yours.
 BENCHES := data_prepare data_loader masking train_step finetune inference minimal_pairs ablations processes checkpoint_stall faults

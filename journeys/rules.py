@@ -118,6 +118,9 @@ RULES = [
     Rule(
         r"^ +- {path: corpus/\*.jsonl.zst, sentences: true}", add="data.validation=valid.jsonl.zst"
     ),  # as the page says
+    Rule(r"^maskwright sweep", add="training.max_steps=9"),
+    Rule(r"--trials 18", replace={"--trials 18": "--trials 3"}, packages=("optuna",)),
+    Rule(r"mw\.sweep\(", replace={'max_steps": 90': 'max_steps": 9'}),
     Rule(r"maskwright adapt", add="training.max_seconds={seconds}", learns=True),
     Rule(r"maskwright finetune|eval \S+ glue", replace={"--seeds 5": "--seeds 2"}),
     # How alike sentences are is more than models of seconds learn, and factors beside frozen ones learn little.
@@ -206,6 +209,7 @@ FINETUNE_RETRIEVAL = (
     "maskwright finetune retrieval --model runs/mine --train collection/ --batch-size 128 --out runs/retriever"
 )
 FINETUNE_SPARSE = "maskwright finetune retrieval --kind splade --model runs/mine --train collection/ --out runs/sparse"
+FINETUNE_LATE = "maskwright finetune retrieval --kind colbert --model runs/mine --train collection/ --out runs/late"
 FINETUNE_RERANK = (
     "maskwright finetune rerank --model runs/mine --train collection/ --num-negatives 2 --out runs/reranker"
 )
@@ -239,6 +243,7 @@ MADE = {
     "runs/similar": Made(FINETUNE_SIMILARITY, "runs/mine-similarity"),
     "runs/retriever": Made(FINETUNE_RETRIEVAL),
     "runs/sparse": Made(FINETUNE_SPARSE),
+    "runs/late": Made(FINETUNE_LATE),
     "hard.jsonl": Made("maskwright mine runs/retriever collection/ --relative-margin 0.05 --out hard.jsonl"),
     "runs/reranker": Made(FINETUNE_RERANK),
     "idx": Made("maskwright index runs/retriever collection/ --out idx"),

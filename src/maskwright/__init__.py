@@ -94,6 +94,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.search.search import Hit as Hit
     from maskwright.runs.search.search import Searcher as Searcher
     from maskwright.runs.search.search import search as search
+    from maskwright.runs.sweep.sweep import Sweep as Sweep
+    from maskwright.runs.sweep.sweep import sweep as sweep
     from maskwright.runs.trainer import Trainer as Trainer
     from maskwright.sections.data import AugmentationConfig as AugmentationConfig
     from maskwright.sections.data import SourceConfig as SourceConfig
@@ -192,6 +194,7 @@ _HOMES = {
     "TaskModel": "maskwright.tasks.model",
     "TensorBoard": "maskwright.training.callbacks",
     "TextClassifier": "maskwright.runs.estimators",
+    "Sweep": "maskwright.runs.sweep.sweep",
     "TextEmbedder": "maskwright.runs.estimators",
     "TextScores": "maskwright.evaluation.likelihood",
     "TokenDetector": "maskwright.objectives.token_detector",
@@ -240,6 +243,7 @@ _HOMES = {
     "score_texts": "maskwright.evaluation.likelihood",
     "search": "maskwright.runs.search.search",
     "serve": "maskwright.serving.serve",
+    "sweep": "maskwright.runs.sweep.sweep",
     "train": "maskwright.runs.commands",
     "train_tokenizer": "maskwright.text.tokenizer.train",
     "visualize_mlm_predictions": "maskwright.inference.visualize",

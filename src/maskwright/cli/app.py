@@ -25,6 +25,7 @@ from maskwright.cli.predict import complete_keep_columns, embed, fill, generate,
 from maskwright.cli.prepare import prepare_app
 from maskwright.cli.search import index, mine, search
 from maskwright.cli.serve import board, serve
+from maskwright.cli.sweep import sweep
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
 from maskwright.errors import (
@@ -61,6 +62,7 @@ app.command()(adapt)
 app.command()(finetune)
 app.command()(doctor)
 app.command()(launch)
+app.command()(sweep)
 app.command()(fill)
 app.command("eval")(evaluate)
 app.command()(generate)

@@ -32,6 +32,7 @@ from maskwright.runs.insight import look_into, write_insight
 from maskwright.runs.interruption import GracefulStop, LastWrites, ending_in_order
 from maskwright.runs.model import TrainedModel, build_model, describe_objective, fit_row_length
 from maskwright.runs.next_commands import suggest_commands
+from maskwright.runs.pause import PauseAt
 from maskwright.runs.predictions import PredictionLog
 from maskwright.runs.report import build_run_cell, format_figures, write_report
 from maskwright.runs.run_store import RunStore, fetch_checkpoint
@@ -88,20 +89,29 @@ class FinishedRun(Finished):
         return self.trainer.model
 
 
-def pretrain(config: Config | str | Path, overwrite: bool = False, console: Console | None = None) -> FinishedRun:
+def pretrain(
+    config: Config | str | Path,
+    overwrite: bool = False,
+    console: Console | None = None,
+    *,
+    pause_at: float | None = None,
+) -> FinishedRun:
     """Run a configuration, or resume it where it stopped; input is checked before anything is written.
 
     A string is a YAML file or a recipe. Started by `torchrun`, all processes train together and the main one writes.
+    With `pause_at`, a share of the run's budget, `RunPaused` is raised there; the next call goes on.
     """
     config = open_config(config)
     check_trackers(_choose_trackers(config))
     device = choose_device(config.training.device)
     check_precision(config.training.precision, device)
     with ending_in_order([Path(config.run.out) / config.run.name]):
-        return _run(config, overwrite, device, console or CleanConsole())
+        return _run(config, overwrite, device, console or CleanConsole(), pause_at)
 
 
-def _run(config: Config, overwrite: bool, device: torch.device, console: Console) -> FinishedRun:
+def _run(
+    config: Config, overwrite: bool, device: torch.device, console: Console, pause_at: float | None
+) -> FinishedRun:
     world = join_world(device.type == "cuda", config.training.dead_process_seconds)
     console.quiet |= not world.is_main
     say = partial(_say, console, style="")
@@ -112,7 +122,7 @@ def _run(config: Config, overwrite: bool, device: torch.device, console: Console
         store = open_store(config, overwrite, world, say)
         start = world.main_first(lambda: _begin(config, overwrite, world, console, store))
         with uploading(store, start.run, config, world, say):
-            finished = _train(config, start, world, console)
+            finished = _train(config, start, world, console, pause_at)
         world.sum_facts([0.0])  # who left while another still writes would be taken for dead
     leave_world()
     return finished
@@ -167,7 +177,7 @@ def _check_settings(config: Config) -> None:
         find_checkpoint(config.model.from_)
 
 
-def _train(config: Config, start: _Start, world: World, console: Console) -> FinishedRun:
+def _train(config: Config, start: _Start, world: World, console: Console, pause_at: float | None) -> FinishedRun:
     run, tokenizer = start.run, start.data.tokenizer
     train = start.data.train.for_rank(world.rank, world.size)
     validation = start.data.validation.for_rank(world.rank, world.size)
@@ -184,6 +194,9 @@ def _train(config: Config, start: _Start, world: World, console: Console) -> Fin
         shown = validation.build_batch([[sample] for sample in _choose_samples(validation)])
         if world.size == 1:  # the weights of several may lie in parts
             others.append(PredictionLog(run, shown, tokenizer))
+    if pause_at is not None:
+        retention = Retention(config.training.keep_checkpoints, config.training.keep_every_steps)
+        others.append(PauseAt(pause_at, run, tokenizer, validation, retention))
     callbacks = build_callbacks(config, run, tokenizer, world, console, others)
     with watch.naming_good_checkpoint():
         trainer.fit(train, validation, callbacks=[_build_notice(config, train, console), *callbacks])
