@@ -169,6 +169,7 @@ SURFACE = {
         "--batch-tokens",
         "--precision",
         "--compile",
+        "--on",
     },
     "predict": {
         "kind",
@@ -201,6 +202,7 @@ SURFACE = {
         "--batch-tokens",
         "--precision",
         "--compile",
+        "--on",
     },
     "export": {
         "model",
