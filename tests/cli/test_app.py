@@ -170,6 +170,7 @@ SURFACE = {
         "--batch-tokens",
         "--precision",
         "--compile",
+        "--on",
     },
     "predict": {
         "kind",
@@ -202,6 +203,7 @@ SURFACE = {
         "--batch-tokens",
         "--precision",
         "--compile",
+        "--on",
     },
     "export": {
         "model",
@@ -227,6 +229,11 @@ SURFACE = {
         "--special-token",
         "--cased",
         "--min-frequency",
+        "--sample",
+        "--seed",
+        "--on",
+        "--workers",
+        "--max-words",
         "--overwrite",
     },
     "serve": {
