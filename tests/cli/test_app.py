@@ -149,6 +149,7 @@ SURFACE = {
         "--skip",
         "--margin",
         "--relative-margin",
+        "--teacher",
         "--precision",
         "--overwrite",
     },
@@ -169,6 +170,7 @@ SURFACE = {
         "--batch-tokens",
         "--precision",
         "--compile",
+        "--on",
     },
     "predict": {
         "kind",
@@ -201,6 +203,7 @@ SURFACE = {
         "--batch-tokens",
         "--precision",
         "--compile",
+        "--on",
     },
     "export": {
         "model",
@@ -226,6 +229,11 @@ SURFACE = {
         "--special-token",
         "--cased",
         "--min-frequency",
+        "--sample",
+        "--seed",
+        "--on",
+        "--workers",
+        "--max-words",
         "--overwrite",
     },
     "serve": {

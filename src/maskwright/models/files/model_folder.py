@@ -111,6 +111,11 @@ def _find_model_folder(folder: Path) -> Path:
     return next((candidate for candidate in candidates if (candidate / CONFIG_FILE).is_file()), folder)
 
 
+def list_model_files(folder: Path) -> list[Path]:
+    """The files of a model folder that loading it may read."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name.endswith(_MODEL_SUFFIXES))
+
+
 def _choose_objects(names: Collection[str]) -> list[str]:
     """Of a store: the model folder, or that of a run's end, or of its newest checkpoint; and what tells of the run."""
     if {CONFIG_FILE, _TOKENIZER_FILE} & set(names):
