@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from maskwright.cli.usage import Commands
 from maskwright.terminal import echo, escape_json
 
 if TYPE_CHECKING:
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
     from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
-tokenizer_app = typer.Typer(
-    name="tokenizer", help="Train a tokenizer on your text, or inspect one.", no_args_is_help=True
-)
+tokenizer_app = Commands(name="tokenizer", help="Train a tokenizer on your text, or inspect one.", no_args_is_help=True)
 _DEFAULT_MIN_FREQUENCY = 2
 
 
