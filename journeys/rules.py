@@ -242,6 +242,7 @@ MADE = {
     "runs/clinical": Made("maskwright adapt bert-base-uncased --text notes.txt --out runs/clinical"),
     "runs/similar": Made(FINETUNE_SIMILARITY, "runs/mine-similarity"),
     "runs/retriever": Made(FINETUNE_RETRIEVAL),
+    "taught.jsonl": Made("maskwright mine runs/retriever collection/ --teacher runs/reranker --out taught.jsonl"),
     "runs/sparse": Made(FINETUNE_SPARSE),
     "runs/late": Made(FINETUNE_LATE),
     "hard.jsonl": Made("maskwright mine runs/retriever collection/ --relative-margin 0.05 --out hard.jsonl"),

@@ -11,6 +11,7 @@ from pydantic_core import PydanticUndefined
 
 import maskwright
 from maskwright.cli.app import app
+from maskwright.cli.usage import write_argument
 from maskwright.config import Config
 from maskwright.sections.base import Section
 
@@ -93,7 +94,7 @@ def write_commands() -> str:
     lines = ["# Commands", "", "What `maskwright COMMAND --help` says, for each command."]
     for path, command in list_commands(typer.main.get_command(app), "maskwright"):
         shown = [one for one in command.params if not one.hidden]
-        words = " ".join(["[OPTIONS]", *(write_argument(one) for one in shown if is_argument(one))])
+        words = " ".join(command.collect_usage_pieces(command.make_context(path, [], resilient_parsing=True)))
         lines += ["", f"## {path}", "", "```", f"{path} {words}", "```", "", write_help(command.help or "")]
         if shown:
             lines += ["", *write_options(shown)]
@@ -117,14 +118,6 @@ def write_help(text: str) -> str:
 
 def is_argument(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "argument")
-
-
-def write_argument(parameter: Any) -> str:
-    """A place of the usage; brackets are around what may be left out."""
-    if parameter.metavar:
-        return str(parameter.metavar)
-    word = f"{parameter.name.upper()}{'...' if parameter.nargs == -1 else ''}"
-    return word if parameter.required else f"[{word}]"
 
 
 def write_options(parameters: list[Any]) -> list[str]:

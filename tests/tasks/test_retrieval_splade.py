@@ -144,6 +144,7 @@ def test_a_run_learns_and_sparseencoder_gives_its_weights(splade_lab: Lab, tmp_p
     first, last = (run(make_config(splade_lab, epochs=n, batch_size=20), tmp_path / f"{n}").figures[0] for n in (1, 8))
     assert last["accuracy"] > first["accuracy"]
     assert finished.figures[0]["document_tokens"] > 0
+    assert finished.next_command.startswith("maskwright index ")  # predict takes no such model
     model = TaskModel.from_pretrained(tmp_path / "run")
     assert isinstance(model.task, SpladeRetrieval)
     theirs = sentence_transformers.SparseEncoder(str(tmp_path / "run" / "model"), device="cpu")
