@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 from tests.object_store import ObjectStore
 
+import maskwright as mw
 from maskwright import stores
 from maskwright.config import build_config
 from maskwright.errors import InputError, RunError
@@ -345,6 +346,15 @@ def test_the_doctor_finds_out_and_leaves_nothing(settings: dict[str, Any], store
     (finding,) = _check_requirements(build_config(settings))
     assert "no-such-bucket" in finding.text
     assert stores.list_names(url) == {}
+
+
+def test_adapt_and_finetune_refuse_what_they_would_not_use(trained_run: Path, tmp_path: Path) -> None:
+    settings = ["run.store=s3://bucket/runs"]
+    with pytest.raises(InputError, match=r"run\.store keeps a run of train in a store, not the several runs of adapt"):
+        mw.adapt(trained_run, ["a text"], out=tmp_path / "out", settings=settings)
+    with pytest.raises(InputError, match=r"'run\.store=s3://bucket/runs' has no effect on fine-tuning"):
+        mw.finetune("classification", tmp_path / "out", model=trained_run, train="a.csv", settings=settings)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_is_a_store_too(
