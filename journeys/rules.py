@@ -209,6 +209,7 @@ FINETUNE_RETRIEVAL = (
     "maskwright finetune retrieval --model runs/mine --train collection/ --batch-size 128 --out runs/retriever"
 )
 FINETUNE_SPARSE = "maskwright finetune retrieval --kind splade --model runs/mine --train collection/ --out runs/sparse"
+FINETUNE_LATE = "maskwright finetune retrieval --kind colbert --model runs/mine --train collection/ --out runs/late"
 FINETUNE_RERANK = (
     "maskwright finetune rerank --model runs/mine --train collection/ --num-negatives 2 --out runs/reranker"
 )
@@ -241,7 +242,9 @@ MADE = {
     "runs/clinical": Made("maskwright adapt bert-base-uncased --text notes.txt --out runs/clinical"),
     "runs/similar": Made(FINETUNE_SIMILARITY, "runs/mine-similarity"),
     "runs/retriever": Made(FINETUNE_RETRIEVAL),
+    "taught.jsonl": Made("maskwright mine runs/retriever collection/ --teacher runs/reranker --out taught.jsonl"),
     "runs/sparse": Made(FINETUNE_SPARSE),
+    "runs/late": Made(FINETUNE_LATE),
     "hard.jsonl": Made("maskwright mine runs/retriever collection/ --relative-margin 0.05 --out hard.jsonl"),
     "runs/reranker": Made(FINETUNE_RERANK),
     "idx": Made("maskwright index runs/retriever collection/ --out idx"),

@@ -86,7 +86,10 @@ class Workshop:
                 link(folder / file.relative_to(self.files), file)
         for name, target in links.items():
             # Not the folder itself: what commands write beside a run belongs into this journey's folder.
-            shutil.copytree(target, folder / name, copy_function=os.link)
+            if target.is_dir():
+                shutil.copytree(target, folder / name, copy_function=os.link)
+            else:
+                shutil.copyfile(target, folder / name)
         for name in ("recipes", "benchmarks"):
             link(folder / name, REPOSITORY / name)
 

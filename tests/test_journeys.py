@@ -170,8 +170,10 @@ def test_a_failure_is_shown_and_holds_up_only_those_who_need_it(tmp_path, small_
     workshop = Workshop(tmp_path / "work", small_files, timeout_s=60, threads=1)
     good = Journey("maskwright --version && mkdir runs runs/x && cp corpus.txt runs/x", "shell", ["a:1"])
     bad = Journey("maskwright train absent.yaml", "shell", ["a:2"])
-    used = "test -s runs/mine/corpus.txt && touch runs/mine/../mine-hf && ls runs"
-    user = Journey(used, "shell", ["a:3"], needs={"runs/mine": (good.key, "runs/x")})
+    used = "test -s runs/mine/corpus.txt && test -s mined.txt && touch runs/mine/../mine-hf && ls runs"
+    user = Journey(
+        used, "shell", ["a:3"], needs={"runs/mine": (good.key, "runs/x"), "mined.txt": (good.key, "runs/x/corpus.txt")}
+    )
     waiting = Journey("true", "shell", ["a:4"], needs={"x": (bad.key, "x")})
     refused = Journey(bad.text, "shell", ["a:5"], settings="# the error is documented", is_refused=True)
     outcomes = run_all([good, bad, user, waiting, refused], workshop, jobs=2, keep=False)

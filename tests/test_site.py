@@ -60,6 +60,13 @@ def test_the_reference_has_every_name_command_and_setting(folder: Path) -> None:
     commands = (folder / "reference/commands.md").read_text("utf-8")
     for name in ("train", "adapt", "eval", "prepare wiki", "tokenizer show", "models choose"):
         assert f"## maskwright {name}\n" in commands
+    assert "\nmaskwright adapt [OPTIONS] MODEL [FILES...] [KEY=VALUE ...]\n" in commands
+    assert "\nmaskwright search [OPTIONS] INDEX [QUERY...]\n" in commands
+    tables = re.findall(
+        r"^\| option \| default \| meaning \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", commands, re.MULTILINE
+    )
+    assert tables
+    assert [table for table in tables if not re.search(r"^\|[^|]*\| `", table, re.MULTILINE)] == []
 
 
 def test_llms_txt_lists_every_page_with_its_text(folder: Path) -> None:

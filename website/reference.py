@@ -11,6 +11,7 @@ from pydantic_core import PydanticUndefined
 
 import maskwright
 from maskwright.cli.app import app
+from maskwright.cli.usage import write_argument
 from maskwright.config import Config
 from maskwright.sections.base import Section
 
@@ -89,14 +90,14 @@ def find_section(annotation: Any) -> type[Section] | None:
 
 
 def write_commands() -> str:
-    """Usage, text and options of each command, as `--help` shows them."""
+    """Usage, text and options of each command, which `--help` shows too."""
     lines = ["# Commands", "", "What `maskwright COMMAND --help` says, for each command."]
     for path, command in list_commands(typer.main.get_command(app), "maskwright"):
+        shown = [one for one in command.params if not one.hidden]
         words = " ".join(command.collect_usage_pieces(command.make_context(path, [], resilient_parsing=True)))
         lines += ["", f"## {path}", "", "```", f"{path} {words}", "```", "", write_help(command.help or "")]
-        rows = [write_option(one) for one in command.params if not one.hidden]
-        if rows:
-            lines += ["", "| option | default | meaning |", "|---|---|---|", *rows]
+        if shown:
+            lines += ["", *write_options(shown)]
     return "\n".join([*lines, ""])
 
 
@@ -115,15 +116,32 @@ def write_help(text: str) -> str:
     return re.sub(r"\n((?:    .*\n?)+)", lambda block: f"\n\n```sh\n{inspect.cleandoc(block[1])}\n```\n", text)
 
 
-def write_option(parameter: Any) -> str:
-    help_text = escape(parameter.help or "")
-    if parameter.param_type_name == "argument":
-        words = (parameter.metavar or parameter.name.upper()).replace("|", "&#124;")
-        return f"| <code>{words}</code> | | {help_text} |"
-    names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
+def is_argument(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "argument")
+
+
+def write_options(parameters: list[Any]) -> list[str]:
+    """A table, without the column of defaults if there are none."""
+    defaults = [write_default(one) for one in parameters]
+    has_defaults = any(defaults)
+    lines = (
+        ["| option | default | meaning |", "|---|---|---|"] if has_defaults else ["| option | meaning |", "|---|---|"]
+    )
+    for parameter, default in zip(parameters, defaults, strict=True):
+        if is_argument(parameter):
+            names = f"<code>{write_argument(parameter).replace('|', '&#124;')}</code>"
+        else:
+            names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
+        middle = f" {default} |" if has_defaults else ""
+        lines.append(f"| {names} |{middle} {escape(parameter.help or '')} |")
+    return lines
+
+
+def write_default(parameter: Any) -> str:
     default = parameter.default
-    shown = "" if default is None or default is False or callable(default) else f"`{escape(str(default))}`"
-    return f"| {names} | {shown} | {help_text} |"
+    if is_argument(parameter) or default is None or default is False or callable(default):
+        return ""
+    return f"`{escape(str(default))}`"
 
 
 def escape(text: str) -> str:

@@ -72,6 +72,8 @@ SURFACE = {
         "--kind",
         "--query-flops",
         "--document-flops",
+        "--width",
+        "--query-length",
         "--metric",
         "--patience",
         "--overwrite",
@@ -147,6 +149,7 @@ SURFACE = {
         "--skip",
         "--margin",
         "--relative-margin",
+        "--teacher",
         "--precision",
         "--overwrite",
     },
@@ -167,6 +170,7 @@ SURFACE = {
         "--batch-tokens",
         "--precision",
         "--compile",
+        "--on",
     },
     "predict": {
         "kind",
@@ -199,6 +203,7 @@ SURFACE = {
         "--batch-tokens",
         "--precision",
         "--compile",
+        "--on",
     },
     "export": {
         "model",
@@ -224,6 +229,11 @@ SURFACE = {
         "--special-token",
         "--cased",
         "--min-frequency",
+        "--sample",
+        "--seed",
+        "--on",
+        "--workers",
+        "--max-words",
         "--overwrite",
     },
     "serve": {
@@ -497,3 +507,16 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["maskwright", "train"])
     with pytest.raises(ZeroDivisionError):
         maskwright.cli.app.main()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["adapt"], "adapt [OPTIONS] MODEL [FILES...] [KEY=VALUE ...]"),
+        (["prepare", "wiki"], "prepare wiki [OPTIONS] DUMP OUTPUT"),
+        (["tokenizer", "show"], "tokenizer show [OPTIONS] TOKENIZER [TEXT]"),
+        (["models", "memory"], "models memory [OPTIONS] MODEL"),
+    ],
+)
+def test_help_says_how_a_command_is_typed(command, words, line):
+    assert f"Usage: maskwright {line}" in " ".join(command(*words, "--help").out.split())

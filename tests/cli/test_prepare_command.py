@@ -45,6 +45,8 @@ def test_quality_settings_are_taken_and_counted(
         (["missing.txt"], "missing.txt"),
         (["{corpus}", "--validation-share", "1.5"], "validation share is 1.5"),
         (["{corpus}", "quality.min_wrds=8"], "did you mean 'min_words'"),
+        (["{corpus}", "--memory", "1"], "a limit of memory is for the search for duplicates"),
+        (["{corpus}", "quality.drop_duplicates=true", "--memory", "0"], "is 0 bytes; give at least 65,536"),
     ],
 )
 def test_mistakes_are_one_line_and_make_nothing(

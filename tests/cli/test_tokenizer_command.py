@@ -53,6 +53,38 @@ def test_options_reach_the_tokenizer(command: Command, tmp_path: Path) -> None:
     assert [tokenizer.token(token_id) for token_id in range(5, tokenizer.vocab_size)] == ["[A]", "[B]", "Paris"]
 
 
+def test_words_are_learnt_from_a_sample_and_from_the_most_frequent(command: Command, tmp_path: Path) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text("".join(f"Paris Rome word{number}\n" for number in range(200)))
+    words = ["tokenizer", "train", source, "--type", "word_level", "--cased", "--min-frequency", 1]
+    sizes = {}
+    for name, options in {"all": [], "half": ["--sample", 0.5], "two": ["--max-words", 2]}.items():
+        done = command(*words, *options, "--out", tmp_path / name)
+        assert done.code == 0, done
+        sizes[name] = load_tokenizer(tmp_path / name).vocab_size - 5
+    assert "202 different words; learning from the 2 that occur 200 times or more" in done.out
+    assert sizes["two"] == 2
+    assert 50 < sizes["half"] < 150 < sizes["all"] == 202
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--sample", 0], "the sample is 0 of the documents; give a share above 0 and up to 1"),
+        (["--seed", -1], "the seed of the sample is -1"),
+        (["--workers", 2], "--workers is for --on processes"),
+        (["--max-words", 5, "--type", "unigram"], "unigram learns from whole texts"),
+        (["--on", "spark"], "'spark' does no tasks"),
+    ],
+)
+def test_ways_to_count_that_cannot_be_are_one_line(
+    command: Command, corpus_file: Path, tmp_path: Path, options: list[object], complaint: str
+) -> None:
+    done = command("tokenizer", "train", corpus_file, *options, "--out", tmp_path / "out")
+    done.assert_refused(complaint)
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_text_is_shown_with_tokens_ids_and_places(command: Command, corpus_file: Path, tmp_path: Path) -> None:
     command("tokenizer", "train", corpus_file, "--type", "word_level", "--out", tmp_path / "out")
     shown = command("tokenizer", "show", tmp_path / "out", "The [MASK] sees")

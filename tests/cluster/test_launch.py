@@ -188,6 +188,16 @@ def test_data_that_the_machines_do_not_have_is_refused(tmp_path: Path) -> None:
     launch("k8s", None, [*SETTINGS, "data.train=s3://bucket/corpus"], out=tmp_path / "job", image="a", **VOLUME)
 
 
+def test_a_run_that_is_kept_in_a_store_needs_no_volume(tmp_path: Path) -> None:
+    settings = [*SETTINGS, "run.store=s3://bucket/runs"]
+    with pytest.raises(InputError, match=r"data\.train is corpus\.txt, which the job's machines do not have"):
+        launch("k8s", None, [*settings, "data.train=corpus.txt"], out=tmp_path / "job", image="a")
+    launch("k8s", None, [*settings, "data.train=s3://bucket/corpus"], out=tmp_path / "job", image="a")
+    job = yaml.safe_load((tmp_path / "job").read_text())
+    assert "podTemplateOverrides" not in job["spec"]
+    assert "store: s3://bucket/runs" in str(job["spec"]["trainer"]["command"])
+
+
 def test_another_job_is_not_overwritten(tmp_path: Path) -> None:
     first = write("slurm", tmp_path, nodes=2)
     assert write("slurm", tmp_path, nodes=2) == first

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +18,13 @@ import pytest
 from rich.console import Console
 from tests.object_store import ObjectStore
 
+import maskwright as mw
 from maskwright import stores
 from maskwright.config import build_config
 from maskwright.errors import InputError, RunError
 from maskwright.runs import upload as upload_module
 from maskwright.runs.callbacks import PeriodicCheckpoints
+from maskwright.runs.doctor.settings import _check_requirements
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.pretrain import pretrain
 from maskwright.runs.run_store import RunStore, find_whole_steps
@@ -333,6 +340,23 @@ def test_a_store_that_cannot_be_reached_is_told_before_anything_is_written(
     assert not (tmp_path / "runs" / "tiny").exists()
 
 
+def test_the_doctor_finds_out_and_leaves_nothing(settings: dict[str, Any], store: RunStore, url: StoreUrl) -> None:
+    assert list(_check_requirements(build_config(settings))) == []
+    settings["run"]["store"] = "s3://no-such-bucket/runs"
+    (finding,) = _check_requirements(build_config(settings))
+    assert "no-such-bucket" in finding.text
+    assert stores.list_names(url) == {}
+
+
+def test_adapt_and_finetune_refuse_what_they_would_not_use(trained_run: Path, tmp_path: Path) -> None:
+    settings = ["run.store=s3://bucket/runs"]
+    with pytest.raises(InputError, match=r"run\.store keeps a run of train in a store, not the several runs of adapt"):
+        mw.adapt(trained_run, ["a text"], out=tmp_path / "out", settings=settings)
+    with pytest.raises(InputError, match=r"'run\.store=s3://bucket/runs' has no effect on fine-tuning"):
+        mw.finetune("classification", tmp_path / "out", model=trained_run, train="a.csv", settings=settings)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_is_a_store_too(
     settings: dict[str, Any], tmp_path: Path, whole: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,3 +364,53 @@ def test_a_folder_is_a_store_too(
     interrupt(settings, monkeypatch, 4)
     assert_same(run(settings), whole)
     assert (tmp_path / "my store" / "tiny" / "final.json").is_file()
+
+
+def _start_ranks(config: Path, folders: list[Path], port: int) -> list[subprocess.Popen[bytes]]:
+    """A process to each folder, as of machines without a disk in common."""
+    started = []
+    for rank, folder in enumerate(folders):
+        folder.mkdir(exist_ok=True)
+        places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(len(folders))}
+        ranks = {"RANK": str(rank), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
+        words = [sys.executable, "-m", "maskwright", "train", str(config)]
+        with (folder / "log").open("ab") as log:
+            environment = {**os.environ, **places, **ranks}
+            started.append(subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log))
+    return started
+
+
+def _find_free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.mark.slow
+def test_machines_without_a_common_disk_that_are_all_lost_go_on_from_the_store(
+    settings: dict[str, Any], store: RunStore, tmp_path: Path
+) -> None:
+    settings["training"] |= {"max_steps": 300, "epochs": 1000, "checkpoint_every_steps": 50, "evaluate_max_batches": 1}
+    settings["run"]["out"] = "runs"
+    config, alone = tmp_path / "config.yaml", tmp_path / "alone.yaml"
+    build_config(settings).save(config)
+    build_config({**settings, "run": {**settings["run"], "store": None}}).save(alone)
+    machines = [tmp_path / "one", tmp_path / "two"]
+    ranks = _start_ranks(config, machines, _find_free_port())
+    try:
+        while not any(step >= 50 for step in store.list_whole_steps()):
+            assert all(rank.poll() is None for rank in ranks), (machines[0] / "log").read_text()
+            time.sleep(0.1)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    for folder in machines:
+        shutil.rmtree(folder / "runs", ignore_errors=True)  # the second has nothing of its own yet
+    assert not store.is_finished
+    again = _start_ranks(config, machines, _find_free_port())
+    assert [rank.wait(300) for rank in again] == [0, 0], (machines[0] / "log").read_text()
+    assert "fetching step" in (machines[0] / "log").read_text()
+    whole = [tmp_path / "whole-one", tmp_path / "whole-two"]
+    assert [rank.wait(300) for rank in _start_ranks(alone, whole, _find_free_port())] == [0, 0]
+    assert_same(RunFolder(machines[0] / "runs" / "tiny"), RunFolder(whole[0] / "runs" / "tiny"))

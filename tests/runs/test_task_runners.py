@@ -17,6 +17,7 @@ from maskwright.errors import InputError, RunError
 from maskwright.runs import task_runners
 from maskwright.runs.prepare import prepare
 from maskwright.runs.prepare_tasks import PartMaker, PrepareOptions, plan_tasks
+from maskwright.runs.ray_cluster import connect_ray
 from maskwright.runs.task_runners import LocalProcesses, choose_runner
 from maskwright.sections.data import QualityConfig, build_sources
 from maskwright.storage import read_json
@@ -155,13 +156,13 @@ def ray_nodes() -> Iterator[Any]:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
-    task_runners._connect.cache_clear()
+    connect_ray.cache_clear()
     try:
         yield cluster
     finally:
         ray.shutdown()
         cluster.shutdown()
-        task_runners._connect.cache_clear()
+        connect_ray.cache_clear()
 
 
 @pytest.mark.slow

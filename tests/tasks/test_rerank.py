@@ -149,6 +149,26 @@ def test_what_is_found_is_reranked(rerank_lab: Lab, trained_run: Path, tmp_path:
     command("search", tmp_path / "idx", "the bird", "--rerank", trained_run).assert_refused("expected a model")
 
 
+def test_a_retriever_learns_the_scores_of_a_reranker(
+    rerank_lab: Lab, trained_run: Path, tmp_path: Path, command: Any
+) -> None:
+    teacher, path = tmp_path / "teacher", tmp_path / "taught.jsonl"
+    run(make_config(rerank_lab, epochs=2, batch_size=16), teacher)
+    mined = ("mine", rerank_lab.model, rerank_lab.folder / "train.jsonl", "--num-negatives", 2)
+    assert command(*mined, "--teacher", teacher, "--out", path).code == 0
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    documents = [[one["positive"], *one["negatives"]] for one in records]
+    expected = Reranker(str(teacher)).score([one["query"] for one in records], documents)
+    assert [one["scores"] for one in records] == [pytest.approx(own, abs=1e-5) for own in expected]
+    config = make_config(
+        rerank_lab, task="retrieval", train=str(path), validation=None, loss="margin-mse", epochs=6, batch_size=16
+    )
+    first, last = (run(config.model_copy(update={"epochs": n}), tmp_path / f"{n}").figures[0]["loss"] for n in (1, 6))
+    assert last < first
+    command(*mined, "--teacher", trained_run, "--out", tmp_path / "no.jsonl").assert_refused("expected a model")
+    assert not (tmp_path / "no.jsonl").exists()
+
+
 def test_wrong_settings_are_refused(rerank_lab: Lab) -> None:
     with pytest.raises(InputError, match="there is no loss 'kl' for rerank"):
         load(rerank_lab, loss="kl")

@@ -198,7 +198,7 @@ def test_wrong_settings_are_refused(retrieval_lab: Lab, values: dict[str, Any], 
 def test_damaged_settings_are_refused(retrieval_lab: Lab, tmp_path: Path) -> None:
     run(make_config(retrieval_lab, epochs=1), tmp_path / "run")
     path = tmp_path / "run" / "model" / "config.json"
-    for values, words in (({"dims": "all"}, "'dims' is 'all'"), ({"width": 3}, "the field 'width'")):
+    for values, words in (({"dims": "all"}, "'dims' is 'all'"), ({"breadth": 3}, "the field 'breadth'")):
         config = json.loads(path.read_text())
         config["maskwright"]["retrieval"] |= values
         damaged = tmp_path / "damaged"

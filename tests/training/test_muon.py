@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from maskwright.training.distributed.world import World
+from maskwright.training.optim import muon
 from maskwright.training.optim.muon import Muon, orthogonalize
 from tolerances import rounding
 
@@ -125,3 +127,36 @@ def test_parameters_without_gradient_stay():
     Muon([with_gradient, without], weight_decay=0.1).step()
     assert torch.equal(without, random_matrix(4, 4))
     assert not torch.equal(with_gradient, random_matrix(4, 4))
+
+
+@pytest.mark.parametrize(("num_matrices", "num_processes"), [(5, 2), (4, 4), (3, 5), (1, 2)])
+def test_processes_do_a_share_of_the_iteration_each(
+    monkeypatch: pytest.MonkeyPatch, num_matrices: int, num_processes: int
+) -> None:
+    """In turn here, with what the others would send kept from a first round; in processes: test_several_processes."""
+    matrices = [random_matrix(16, 12, seed) for seed in range(num_matrices)]
+    sent: dict[int, torch.Tensor] = {}
+    iterated: list[int] = []
+    original = muon._newton_schulz
+
+    def gather(every: torch.Tensor, own: torch.Tensor) -> None:
+        sent[rank] = own.clone()
+        every.copy_(torch.cat([sent.get(other, torch.zeros_like(own)) for other in range(num_processes)]))
+
+    def iterate(blocks: torch.Tensor, num_iterations: int) -> torch.Tensor:
+        iterated.append(len(blocks))
+        return original(blocks, num_iterations)
+
+    monkeypatch.setattr(muon.dist, "all_gather_into_tensor", gather)
+    monkeypatch.setattr(muon, "_newton_schulz", iterate)
+    for _ in range(2):
+        found = []
+        for rank in range(num_processes):
+            found.append(orthogonalize(matrices, world=World(rank, num_processes)))
+    monkeypatch.undo()
+    assert max(iterated) == -(-num_matrices // num_processes)
+    if num_matrices > 1:
+        assert sum(iterated) == 2 * num_matrices
+    for every in found:
+        for matrix, result, expected in zip(matrices, every, orthogonalize(matrices), strict=True):
+            torch.testing.assert_close(result, expected, rtol=0, atol=bound_error(matrix))

@@ -28,6 +28,7 @@ from maskwright.cli.serve import board, serve
 from maskwright.cli.sweep import sweep
 from maskwright.cli.tokenizer import tokenizer_app
 from maskwright.cli.train import train
+from maskwright.cli.usage import Commands
 from maskwright.errors import (
     FollowerError,
     InputError,
@@ -50,7 +51,7 @@ Examples:
 _INTERRUPTED = 130
 """The exit code of Ctrl-C, by the shells' convention; typer turns the interrupt into it."""
 
-app = typer.Typer(
+app = Commands(
     name="maskwright",
     help=_HELP,
     no_args_is_help=True,

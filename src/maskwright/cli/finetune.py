@@ -91,7 +91,7 @@ def finetune(
         ),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="retrieval: dense (vectors) or splade (weights of tokens); unset: dense.")
+        str | None, typer.Option(help="retrieval: dense, splade (weights of tokens) or colbert (vectors of tokens).")
     ] = None,
     pooling: Annotated[str | None, typer.Option(help="similarity, retrieval: mean or cls; unset: mean.")] = None,
     temperature: Annotated[
@@ -121,6 +121,11 @@ def finetune(
     ] = None,
     document_flops: Annotated[
         float | None, typer.Option(help="splade: weight of what makes documents sparse; unset: 3e-5.")
+    ] = None,
+    width: Annotated[int | None, typer.Option(help="colbert: numbers of a token's vector; unset: 128.")] = None,
+    query_length: Annotated[
+        int | None,
+        typer.Option(help="colbert: queries are cut and filled up to so many tokens; 0: as they are; unset: 32."),
     ] = None,
     metric: Annotated[str | None, typer.Option(help="Score for --patience and tables, such as matthews.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after N epochs without a better metric.")] = None,

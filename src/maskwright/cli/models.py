@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from maskwright.cli.usage import Commands
 from maskwright.terminal import echo
 
 if TYPE_CHECKING:
     from maskwright.catalogue.choose import Choice, Wishes
     from maskwright.catalogue.table import KnownModel
 
-models_app = typer.Typer(
+models_app = Commands(
     name="models",
     help="""Published models: their scores, their memory, and which one to choose.
 

@@ -36,6 +36,11 @@ Compile = Annotated[
     str | None, typer.Option(help="Compile layers on a GPU: auto (large jobs), true or false; unset: auto.")
 ]
 
+On = Annotated[
+    str | None,
+    typer.Option(metavar="WHERE", help="ray or ray://HOST:PORT: a cluster answers, into --out; unset: this process."),
+]
+
 
 def complete_keep_columns(words: list[str]) -> list[str]:
     """The option may stand without names, which typer's options cannot; then it means all columns."""
@@ -123,6 +128,7 @@ def predict(
     batch_tokens: BatchTokens = None,
     precision: Precision = None,
     compile: Compile = None,
+    on: On = None,
 ) -> None:
     """Run a model on texts. Prints one line of JSON per text, or writes a file.
 
@@ -135,6 +141,8 @@ def predict(
         maskwright predict fill-mask runs/mine "The for [MASK] is used to iterate." --top-k 3
 
         maskwright predict embed runs/mine articles.jsonl --column body --out vectors.npz
+
+        maskwright predict classify runs/mine s3://crawl/**/*.jsonl --out labels.parquet --on ray
 
         maskwright predict similarity runs/mine "the cat sleeps" "a dog sleeps"
 
@@ -167,6 +175,7 @@ def embed(
     batch_tokens: BatchTokens = None,
     precision: Precision = None,
     compile: Compile = None,
+    on: On = None,
 ) -> None:
     """Turn texts into vectors: short for `maskwright predict embed`.
 

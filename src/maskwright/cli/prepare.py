@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from maskwright.cli.usage import Commands
+
 
 class _ShardsByDefault(TyperGroup):
     """`prepare SOURCE...` is short for `prepare shards SOURCE...`."""
@@ -18,7 +20,7 @@ class _ShardsByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-prepare_app = typer.Typer(
+prepare_app = Commands(
     cls=_ShardsByDefault,
     help="""Prepare text for training; `prepare SOURCE...` is short for `prepare shards SOURCE...`.
 

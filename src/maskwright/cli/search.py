@@ -112,6 +112,9 @@ def mine(
     relative_margin: Annotated[
         float | None, typer.Option(help="The same as a share of the answer's score, such as 0.05.")
     ] = None,
+    teacher: Annotated[
+        str | None, typer.Option(help="A reranker whose scores of the documents are written, to be learnt.")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="Precision, as of predict; unset: auto.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
@@ -122,6 +125,8 @@ def mine(
         maskwright mine runs/retriever collection/ --relative-margin 0.05 --out hard.jsonl
 
         maskwright mine bm25 pairs.csv --num-negatives 7 --out hard.jsonl
+
+        maskwright mine runs/retriever collection/ --teacher runs/reranker --out taught.jsonl
     """
     from maskwright.runs.search.mine import mine as run
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from maskwright.cli.usage import Commands
 from maskwright.terminal import echo, escape_json
 
 if TYPE_CHECKING:
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
     from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
-tokenizer_app = typer.Typer(
-    name="tokenizer", help="Train a tokenizer on your text, or inspect one.", no_args_is_help=True
-)
+tokenizer_app = Commands(name="tokenizer", help="Train a tokenizer on your text, or inspect one.", no_args_is_help=True)
 _DEFAULT_MIN_FREQUENCY = 2
 
 
@@ -39,6 +38,21 @@ def train(
     min_frequency: Annotated[
         int | None, typer.Option("--min-frequency", min=1, help="Ignore words and pairs that are rarer; unset: 2.")
     ] = None,
+    sample: Annotated[
+        float, typer.Option("--sample", metavar="SHARE", help="Share of the documents to learn from.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Chooses the documents of a sample.")] = 0,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="WHERE", help="processes, ray or ray://HOST:PORT count the words; unset: here."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Processes that count words; unset: one per core.", min=1)
+    ] = None,
+    max_words: Annotated[
+        int | None,
+        typer.Option("--max-words", help="Learn from so many words, the most frequent; unset: all.", min=1),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing tokenizer.")] = False,
 ) -> None:
     """Train a tokenizer on text.
@@ -47,25 +61,48 @@ def train(
 
         maskwright tokenizer train corpus.txt --vocab-size 8000 --out my-tokenizer
 
+        maskwright tokenizer train corpus --sample 0.1 --on processes --out sampled-tokenizer
+
         maskwright tokenizer train a.txt b.txt --type byte_level_bpe --cased --special-token "[USER]" --out my-bpe
     """
     from maskwright.errors import InputError
     from maskwright.ownership import owning
     from maskwright.storage import whole_folder
+    from maskwright.text.tokenizer.counted import check_sample, is_sampled
     from maskwright.text.tokenizer.train import train_tokenizer
 
     if type == "unigram" and min_frequency is not None:
         raise InputError("--min-frequency has no meaning for unigram, which chooses its pieces by likelihood")
+    if workers is not None and on is None:
+        raise InputError("--workers is for --on processes; the library that trains here takes all cores")
+    check_sample(sample, seed)
     with owning(out):
         _check_output(out, overwrite)
-        tokenizer = train_tokenizer(
-            lambda: _read_texts(sources),
-            type,  # type: ignore[arg-type]  # checked there, with a "did you mean"
-            vocab_size,
-            not cased,
-            _DEFAULT_MIN_FREQUENCY if min_frequency is None else min_frequency,
-            special_tokens=special_token or (),
-        )
+        wanted: dict[str, Any] = {
+            "type": type,
+            "vocab_size": vocab_size,
+            "lowercase": not cased,
+            "min_frequency": _DEFAULT_MIN_FREQUENCY if min_frequency is None else min_frequency,
+            "special_tokens": special_token or (),
+        }
+        if on is not None or max_words is not None:
+            from maskwright.runs.tokenizer_counts import train_by_counts
+            from maskwright.sections.data import build_sources
+
+            tokenizer = train_by_counts(
+                build_sources(sources),
+                **wanted,
+                sample=sample,
+                seed=seed,
+                max_words=max_words,
+                on=on,
+                num_workers=workers,
+                say=echo,
+            )
+        else:
+            tokenizer = train_tokenizer(
+                lambda: (text for text in _read_texts(sources) if is_sampled(text, sample, seed)), **wanted
+            )
         with whole_folder(out) as folder:
             tokenizer.save(folder)
     echo(f"{out}: {type}, {tokenizer.vocab_size:,} tokens")

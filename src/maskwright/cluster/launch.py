@@ -128,19 +128,23 @@ def _check_places(target: str, config: Config, job: Job) -> None:
     if target not in ("k8s", "skypilot"):
         return
     path = "" if job.volume is None else job.volume.partition(":")[2]
-    if not path or not Path(config.run.out).is_relative_to(path):
+    if config.run.store is None and not _is_in_volume(config.run.out, path):
         raise InputError(
-            f"run.out is {config.run.out}, which the job's machines lose when they end; name a volume with --volume"
-            " NAME:/PATH and set run.out to a folder in it"
+            f"run.out is {config.run.out}, which the job's machines lose when they end; keep the run in a store"
+            " (run.store=s3://BUCKET/runs), or name a volume with --volume NAME:/PATH and set run.out to a folder in it"
         )
     sources = [config.data.train] if isinstance(config.data.train, str) else [one.path for one in config.data.train]
     for source in sources:
-        is_there = is_store_url(source) or source.startswith(("hf:", "builtin:")) or Path(source).is_relative_to(path)
+        is_there = is_store_url(source) or source.startswith(("hf:", "builtin:")) or _is_in_volume(source, path)
         if not is_there:
             raise InputError(
-                f"data.train is {source}, which the job's machines do not have; put it in the volume ({path}) or in a"
-                " store (s3://, gs://)"
+                f"data.train is {source}, which the job's machines do not have; put it in a store (s3://, gs://) or in"
+                " the job's volume (--volume)"
             )
+
+
+def _is_in_volume(place: str, path: str) -> bool:
+    return bool(path) and Path(place).is_relative_to(path)
 
 
 def _submit(kind: _Kind, file: Path) -> None:

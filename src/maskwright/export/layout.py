@@ -12,8 +12,8 @@ from maskwright.text.tokenizer.files import FAST_FILE, NAMES_FILE, SETTINGS_FILE
 
 _MODEL = (CONFIG_FILE, FAST_FILE, SETTINGS_FILE, NAMES_FILE)
 _SENTENCES = (MODULES_FILE, "sentence_bert_config.json", "config_sentence_transformers.json")
-_POOLINGS = ("1_Pooling/config.json", "1_SpladePooling/config.json")
-"""One of these: of vectors, or of sparse ones."""
+_POOLINGS = ("1_Pooling/config.json", "1_SpladePooling/config.json", "1_Dense/config.json")
+"""One of these: of vectors, of sparse ones, or of vectors of tokens."""
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _GRAPHS = {
     "model.onnx": "onnx/model.onnx",

@@ -43,7 +43,10 @@ _POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "cls"}
 _OLDER_PREFIX = "pooling_mode_"
 _OLDER_NAMES = {"mean_tokens": "mean", "cls_token": "cls"}
 _ROLE_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
-_SPARSE = "SpladePooling"
+_OTHER_RETRIEVERS = {
+    "SpladePooling": "a sparse retriever, which gives weights of tokens",
+    "MultiVectorMask": "a retriever of late interaction, which gives a vector to each token",
+}
 _CHAINS = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 
 
@@ -228,10 +231,10 @@ def _read_chain(folder: Path) -> list[str]:
     modules = parse_json_object(b'{"modules": ' + listed + b"}", str(path))["modules"]
     is_list = isinstance(modules, list) and all(isinstance(module, dict) for module in modules)
     chain = [str(module.get("type")).rpartition(".")[2] for module in modules] if is_list else []
-    if _SPARSE in chain:
+    other = next((kind for name, kind in _OTHER_RETRIEVERS.items() if name in chain), None)
+    if other is not None:
         raise InputError(
-            f"{path} is of a sparse retriever, which gives weights of tokens and no vectors; use it with index, search,"
-            " mine and eval retrieval"
+            f"{path} is of {other} and no vector to a text; use it with index, search, mine or eval retrieval"
         )
     if chain not in _CHAINS:
         raise InputError(

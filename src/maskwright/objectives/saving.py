@@ -141,6 +141,7 @@ class ModelSnapshot:
     def write(self, folder: Path) -> None:
         write_model_folder(folder, self.config, self.weights)
         for name, weights in self.others.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             write_safetensors(folder / name, weights)
         write_small_files(folder, self.small_files)
         if self.tokenizer is not None:

@@ -220,6 +220,8 @@ def finetune(
     document_prompt: str | None = None,
     query_flops: float | None = None,
     document_flops: float | None = None,
+    width: int | None = None,
+    query_length: int | None = None,
     metric: str | None = None,
     patience: int | None = None,
     overwrite: bool = False,

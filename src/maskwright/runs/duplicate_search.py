@@ -42,6 +42,13 @@ class _Sizes:
     sizes: dict[str, list[int]] = field(default_factory=dict)
 
 
+def check_memory(memory_bytes: int) -> None:
+    if memory_bytes < _SMALLEST_MEMORY:
+        raise InputError(
+            f"the memory for comparing documents is {memory_bytes:,} bytes; give at least {_SMALLEST_MEMORY:,}"
+        )
+
+
 @dataclass(frozen=True)
 class DuplicateSearch:
     work: Path
@@ -49,12 +56,6 @@ class DuplicateSearch:
     say: Callable[[str], None]
     memory_bytes: int = MEMORY_BYTES
     """Of one worker, for what is compared."""
-
-    def __post_init__(self) -> None:
-        if self.memory_bytes < _SMALLEST_MEMORY:
-            raise InputError(
-                f"the memory for comparing documents is {self.memory_bytes:,} bytes; give at least {_SMALLEST_MEMORY:,}"
-            )
 
     def run(self, sources: Sequence[SourceConfig], quality: QualityConfig, tasks: Sequence[PrepareTask]) -> Verdicts:
         """Judge every document of the tasks by all documents before it, in the order of the tasks."""

@@ -135,7 +135,7 @@ def _write_export(name: str, source: ExportSource, folder: Path, options: Export
             f" {SENTENCE_TRANSFORMERS}, or --to {ONNX}"
         )
     if read_own_settings(config, RETRIEVAL_PART) and not is_similarity:
-        write = _prepare_sparse(source, options)
+        write = _prepare_retriever(source, options)
     elif is_similarity and options.target == SENTENCE_TRANSFORMERS:
         write = _prepare_similarity(source, options)
     else:
@@ -226,21 +226,21 @@ def _prepare_similarity(source: ExportSource, options: ExportOptions) -> _Write:
     return write
 
 
-def _prepare_sparse(source: ExportSource, options: ExportOptions) -> _Write:
-    """The writer of a sparse retriever, whose own folder is nearly one of sentence-transformers."""
+def _prepare_retriever(source: ExportSource, options: ExportOptions) -> _Write:
+    """The writer of a retriever of other than one vector, whose own folder is nearly one of sentence-transformers."""
     if options.target != SENTENCE_TRANSFORMERS:
         raise InputError(
-            f"{source.folder} is a sparse retriever, which --to {options.target} does not hold; export it --to"
-            f" {SENTENCE_TRANSFORMERS}"
+            f"{source.folder} is a retriever that gives other than one vector to a text, which --to {options.target}"
+            f" does not hold; export it --to {SENTENCE_TRANSFORMERS}"
         )
     model, tokenizer = TaskModel.from_pretrained(source.folder), load_tokenizer(source.folder)
 
     def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
-        from maskwright.export.sparse import build_sparse_card, export_sparse
+        from maskwright.export.retriever import build_retriever_card, export_retriever
 
-        comparison = export_sparse(model, tokenizer, folder, texts=texts, say=say)
+        comparison = export_retriever(model, tokenizer, folder, texts=texts, say=say)
         origin = read_task_origin(source.run, is_checkpoint=source.checkpoint is not None)
-        write_text(folder / CARD_FILE, build_sparse_card(name, model, origin, comparison, options.card))
+        write_text(folder / CARD_FILE, build_retriever_card(name, model, origin, comparison, options.card))
         copy_settings(source.run, folder)
         return asdict(comparison)
 

@@ -50,12 +50,17 @@ def suggest_commands(
     return commands
 
 
-def suggest_prediction(folder: Path, held_out: ExampleSource) -> str:
-    """After fine-tuning: a prediction for a short held-out example; pairs are read from their file."""
+def suggest_prediction(folder: Path, held_out: ExampleSource, gives_vectors: bool = True) -> str:
+    """After fine-tuning: a prediction for a short held-out example; pairs are read from their file.
+
+    Retrievers that give other than one vector to a text are of use in an index.
+    """
     place, examples = shlex.quote(str(folder)), held_out.examples
     texts = min((_list_texts(example) for example in examples[:_NUM_SEEN]), key=_judge_length)
     if isinstance(examples[0], Question):
         return f"maskwright predict qa {place} --question {quote(texts[0])} {quote(texts[1])}"
+    if isinstance(examples[0], RetrievalExample) and not gives_vectors:
+        return f"maskwright index {place} documents.jsonl --out {place}-index"
     if isinstance(examples[0], SimilarityExample | RetrievalExample):
         return f"maskwright predict similarity {place} {quote(texts[0])} {quote(texts[1])}"
     if isinstance(examples[0], TaggedSentence):

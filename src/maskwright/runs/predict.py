@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.status import Status
 from torch import nn
 
-from maskwright.errors import InputWarning
+from maskwright.errors import InputError, InputWarning
 from maskwright.inference.answers import MOST_SHOWN, Answers
 from maskwright.inference.kept_answers import KeptAnswers, keep_answers
 from maskwright.inference.kinds import resolve_kind
@@ -26,8 +27,10 @@ from maskwright.inference.precision import Compile
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.ownership import owning
 from maskwright.runs.given import GivenModel, name_module
+from maskwright.runs.predict_on_ray import PredictorSettings, RayPredictors
+from maskwright.runs.ray_cluster import names_ray
 from maskwright.runs.rows import AskedRow, AskedRows, RowOptions, describe_files, find_rows, read_keep_columns
-from maskwright.suggestions import checks_arguments
+from maskwright.suggestions import OUT, checks_arguments
 from maskwright.terminal import CleanConsole
 from maskwright.text.corpus import ReadingReport
 
@@ -84,6 +87,7 @@ def predict(
     precision: str | None = None,
     compile: Compile | None = None,
     tokenizer: Any = None,
+    on: str | None = None,
     write: Callable[[dict[str, Any]], None] | None = None,
     console: Console | None = None,
 ) -> list[Any] | None:
@@ -93,8 +97,8 @@ def predict(
     pairs or of questions with contexts, a data frame or a dataset. What has no text has the answer None. Answers go to
     the file `out`, or one by one to `write`, where one of these is given, and then None is returned. There each has its
     `row`, from 0, or the record's `id_column` (unset: `id`, if there is one), the texts, and of the record's other
-    columns `keep_columns` (True: all). The same call goes on with the file `out` after a killed one. Progress goes to
-    `console`.
+    columns `keep_columns` (True: all). The same call goes on with the file `out` after a killed one. `on` is `ray` or
+    `ray://HOST:PORT`: the nodes of a cluster answer, to a file. Progress goes to `console`.
     """
     keeps = read_keep_columns(keep_columns)
     output = None
@@ -117,18 +121,20 @@ def predict(
         "max_length": max_length,
     }
     settings = {name: value for name, value in given.items() if value is not None}
+    if on is not None:
+        _check_can_share(on, model, tokenizer, output)
     model_name = _describe_model(model) if output is not None else ""
     predictor = pipeline(
         kind,
         model,
         tokenizer,
-        device=device,
+        device=device if on is None else "cpu",
         batch_tokens=batch_tokens,
-        precision=precision,
-        compile=compile,
+        precision=precision if on is None else "fp32",
+        compile=compile if on is None else None,
         **settings,
     )
-    if predictor.precision is not None and predictor.precision.name != "fp32":
+    if on is None and predictor.precision is not None and predictor.precision.name != "fp32":
         (console or CleanConsole(stderr=True)).print(f"precision: {predictor.precision}", highlight=False)
     if predictor.compilation is not None and (compile is not None or _is_on_gpu(predictor)):
         (console or CleanConsole(stderr=True)).print(f"compile: {predictor.compilation}", highlight=False)
@@ -136,21 +142,27 @@ def predict(
     options = RowOptions(column, second_column, question, id_column, keeps)
     asked = find_rows(predictor.kind, kind, texts, options, report)
     work = _Work(predictor, asked, report, console or CleanConsole(stderr=True))
-    if output is not None:
-        job = {
-            "kind": resolve_kind(kind),
-            "model": model_name,
-            "tokenizer": _hash_text(predictor.kind.tokenizer.backend.to_str()),
-            **{name.replace("_", " "): value for name, value in {**settings, **asdict(options)}.items() if value},
-            "precision": None if predictor.precision is None else predictor.precision.name,
-            "kept columns": "all" if keeps is None else list(keeps),
-        }
-        work.write_file(output, job)
-        return None
-    if write is not None:
-        work.hand_over(write)
-        return None
-    return work.collect()
+    with closing(work):
+        chosen = None if predictor.precision is None else predictor.precision.name
+        if on is not None:
+            chosen = work.share(
+                on, str(model), PredictorSettings(kind, settings, device, batch_tokens, precision, compile)
+            )
+        if output is not None:
+            job = {
+                "kind": resolve_kind(kind),
+                "model": model_name,
+                "tokenizer": _hash_text(predictor.kind.tokenizer.backend.to_str()),
+                **{name.replace("_", " "): value for name, value in {**settings, **asdict(options)}.items() if value},
+                "precision": chosen,
+                "kept columns": "all" if keeps is None else list(keeps),
+            }
+            work.write_file(output, job)
+            return None
+        if write is not None:
+            work.hand_over(write)
+            return None
+        return work.collect()
 
 
 class _Work:
@@ -160,8 +172,23 @@ class _Work:
         self, predictor: Pipeline[Any, Any], asked: AskedRows, report: ReadingReport, console: Console
     ) -> None:
         self._predictor, self._asked, self._report, self._console = predictor, asked, report, console
+        self._nodes: RayPredictors | None = None
+        self._is_on_gpu = _is_on_gpu(predictor)
         self._share: float | None = None
         self._num_rows = self._num_gaps = 0
+
+    def share(self, on: str, model: str, settings: PredictorSettings) -> str:
+        """Have the nodes of a cluster answer; the precision that they compute in."""
+        self._nodes = RayPredictors(on, model, settings, self._say)
+        facts = self._nodes.find_facts(self._asked.must_answer)
+        self._is_on_gpu = facts.is_on_gpu
+        if facts.precision != "fp32":
+            self._say(f"precision: {facts.described_precision}")
+        return facts.precision
+
+    def close(self) -> None:
+        if self._nodes is not None:
+            self._nodes.close()
 
     def collect(self) -> Answers:
         answers: list[Any] = []
@@ -214,14 +241,33 @@ class _Work:
 
     def _answer_parts(self, rows: Iterator[AskedRow], kept: KeptAnswers) -> Iterator[tuple[AskedRow, Any]]:
         """Each part is answered by itself, so that its answers do not depend on which one was the first."""
-        is_on_gpu = _is_on_gpu(self._predictor)
+        size = _GPU_PART if self._is_on_gpu else _CPU_PART
+        if self._nodes is not None:
+            yield from self._answer_on_nodes(self._nodes, rows, kept, size)
+            return
         first = next(rows, None)
         while first is not None:
             part = chain([first], rows)
-            yield from self._answer_all(_take_part(part, *(_GPU_PART if is_on_gpu else _CPU_PART)))
+            yield from self._answer_all(_take_part(part, *size))
             first = next(rows, None)
             if first is not None:
                 kept.keep()
+
+    def _answer_on_nodes(
+        self, nodes: RayPredictors, rows: Iterator[AskedRow], kept: KeptAnswers, size: tuple[int, int]
+    ) -> Iterator[tuple[AskedRow, Any]]:
+        parts = iter(lambda: list(_take_part(rows, *size)), [])
+        for part, answered in nodes.answer(parts, self._num_rows):
+            self._predictor.num_tokens += answered.num_tokens
+            for row, answer in zip(part, answered.answers, strict=True):
+                self._count(row, answer)
+                yield row, answer
+            kept.keep()
+
+    def _count(self, row: AskedRow, answer: Any) -> None:
+        self._num_rows += 1
+        self._num_gaps += answer is None
+        self._share = row.share
 
     def _answer_all(self, rows: Iterator[AskedRow]) -> Iterator[tuple[AskedRow, Any]]:
         waiting: deque[AskedRow] = deque()
@@ -234,9 +280,7 @@ class _Work:
         must_answer = self._asked.must_answer
         for _, answer in self._predictor.stream(ask(), must_answer=must_answer, num_before=self._num_rows):
             row = waiting.popleft()
-            self._num_rows += 1
-            self._num_gaps += answer is None
-            self._share = row.share
+            self._count(row, answer)
             yield row, answer
 
     def _read_progress(self) -> Reading:
@@ -343,6 +387,16 @@ def _take_part(rows: Iterator[AskedRow], max_rows: int, max_chars: int) -> Itera
         num_rows += 1
         num_chars += sum(map(len, row.asked)) if isinstance(row.asked, tuple) else len(row.asked)
         yield row
+
+
+def _check_can_share(on: str, model: GivenModel, tokenizer: Any, output: _Output | None) -> None:
+    """Whether nodes of a cluster may answer."""
+    if not names_ray(on):
+        raise InputError(f"'{on}' answers no texts; known are ray and ray://HOST:PORT")
+    if output is None:
+        raise InputError(f"--on {on} answers to a file, part by part; name it with {OUT}")
+    if isinstance(model, nn.Module) or tokenizer is not None:
+        raise InputError("nodes of a cluster read a model by its name, with its own tokenizer; save it and name it")
 
 
 def _describe_model(model: GivenModel) -> str:

@@ -32,7 +32,7 @@ from maskwright.data.shards import (
 )
 from maskwright.errors import InputError, RunError
 from maskwright.ownership import owning
-from maskwright.runs.duplicate_search import MEMORY_BYTES, DuplicateSearch
+from maskwright.runs.duplicate_search import MEMORY_BYTES, DuplicateSearch, check_memory
 from maskwright.runs.prepare_tasks import (
     SPLITS,
     MadePart,
@@ -87,7 +87,9 @@ def prepare(
             "a limit of memory is for the search for duplicates; set quality.drop_duplicates=true or"
             " quality.drop_near_duplicates=true, or leave the limit out"
         )
-    if on is not None and memory_bytes is None:
+    if memory_bytes is not None:
+        check_memory(memory_bytes)
+    elif on is not None:
         memory_bytes = MEMORY_BYTES
     if hold_pairs(sources):
         raise InputError("shards hold single texts, the sources give pairs (second_column); train on the files instead")

@@ -194,7 +194,11 @@ class PartMaker:
             else:
                 yield MadePart(names[-1], self._write(names[-1], task.source, texts, folder, encoder))
         yield TaskRecord(
-            names, tally.num_seen, tally.num_bad, _describe_reading(tally.report), _subtract(cleaner.report, before)
+            names,
+            tally.num_seen,
+            tally.num_bad,
+            describe_reading(tally.report),
+            subtract_reports(cleaner.report, before),
         )
 
     def _write(self, name: str, source: int, texts: Iterator[str], folder: Path, encoder: TextEncoder) -> PartRecord:
@@ -236,11 +240,11 @@ def _cut_parts(documents: Iterator[str], part_chars: int) -> Iterator[Iterator[s
         yield one_part()
 
 
-def _describe_reading(report: ReadingReport) -> dict[str, Any]:
+def describe_reading(report: ReadingReport) -> dict[str, Any]:
     return {name: value for name, value in asdict(report).items() if not name.startswith("_")}
 
 
-def _subtract(after: QualityReport, before: QualityReport) -> dict[str, Any]:
+def subtract_reports(after: QualityReport, before: QualityReport) -> dict[str, Any]:
     """What a cleaner counted in between."""
     counts = {name: getattr(after, name) - getattr(before, name) for name in ("num_seen", "num_kept", "num_changed")}
     return counts | {"dropped": dict(after.dropped - before.dropped)}

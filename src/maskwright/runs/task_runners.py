@@ -6,25 +6,22 @@ All write the same shards. A process or node that is lost costs the tasks it was
 from __future__ import annotations
 
 import multiprocessing
-import os
-import platform
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from maskwright.errors import InputError, RunError
 from maskwright.machine import hash_package
 from maskwright.runs.prepare_tasks import PrepareTask
+from maskwright.runs.ray_cluster import RAY, check_same_code, connect_ray, find_address, names_ray
 from maskwright.storage import write_bytes
 
 _PROCESSES = "processes"
-_RAY = "ray"
 _LOSSES = 5
 """Pools of processes that may break; the same task breaks each of them."""
 _RAY_RETRIES = 10
@@ -70,9 +67,9 @@ def choose_runner(on: str | None, num_workers: int) -> Runner:
         return ThisProcess(num_workers)
     if on == _PROCESSES:
         return LocalProcesses(num_workers)
-    if on == _RAY or on.startswith(f"{_RAY}://"):
-        return RayCluster(None if on == _RAY else on)
-    raise InputError(f"'{on}' does no tasks; known are {_PROCESSES}, {_RAY} and {_RAY}://HOST:PORT")
+    if names_ray(on):
+        return RayCluster(find_address(on))
+    raise InputError(f"'{on}' does no tasks; known are {_PROCESSES}, {RAY} and {RAY}://HOST:PORT")
 
 
 class ThisProcess:
@@ -130,7 +127,7 @@ class RayCluster:
         self._address = address
 
     def run(self, job: Job[TaskT, MadeT], tasks: Sequence[TaskT], folder: Path) -> Iterator[tuple[TaskT, MadeT]]:
-        ray = _connect(self._address)
+        ray = connect_ray(self._address)
         kept = ray.put(job.for_nodes())
         code = hash_package()
         make = ray.remote(_do_for_another).options(num_cpus=1, num_returns="streaming", max_retries=_RAY_RETRIES)
@@ -172,10 +169,7 @@ def _do_for_another(
     """What a task made, with the content of its files by name; runs on a node."""
     import ray
 
-    if hash_package() != code:
-        raise RunError(
-            f"{platform.node()} has another version of maskwright than this process; install the same one on all nodes"
-        )
+    check_same_code(code)
     with tempfile.TemporaryDirectory() as temporary, job.open(1) as do:
         folder = Path(temporary)
         for made in do(task, (ray.get(piece) for piece in given), folder):
@@ -183,25 +177,6 @@ def _do_for_another(
             yield made, {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
             for file in files:
                 file.unlink()
-
-
-@cache
-def _connect(address: str | None) -> Any:
-    """Ray's package, connected; without an address, to the cluster that RAY_ADDRESS names, or to a new one here."""
-    try:
-        import ray
-    except ImportError as error:
-        raise InputError("--on ray needs the package `ray`: pip install 'maskwright[cluster]'") from error
-    if not ray.is_initialized():
-        try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-            named = address or os.environ.get("RAY_ADDRESS") or "a new cluster on this machine"
-            reason = " ".join(str(error).split())[:300]
-            raise InputError(
-                f"cannot connect to Ray at {named}: {reason}; check the address and that it runs this version of Ray"
-            ) from error
-    return ray
 
 
 def skip_finished(task: PrepareTask, finished: Sequence[str]) -> PrepareTask:

@@ -79,7 +79,7 @@ class TaskConfig(Section):
     )
     kind: str | None = Field(
         default=None,
-        description="retrieval: dense (a vector of a text) or splade (weights of tokens); unset: dense.",
+        description="retrieval: dense (a vector of a text), splade (weights of tokens) or colbert (vectors of tokens).",
     )
     pooling: str | None = Field(default=None, description="similarity, retrieval: mean or cls; unset: mean.")
     temperature: float | None = Field(
@@ -109,6 +109,14 @@ class TaskConfig(Section):
     )
     document_flops: float | None = Field(
         default=None, ge=0, description="retrieval of kind splade: weight of what makes documents sparse; unset: 3e-5."
+    )
+    width: int | None = Field(
+        default=None, ge=1, description="retrieval of kind colbert: numbers of a token's vector; unset: 128."
+    )
+    query_length: int | None = Field(
+        default=None,
+        ge=0,
+        description="retrieval of kind colbert: tokens that queries are cut or filled up to; 0: neither; unset: 32.",
     )
     metric: str | None = Field(default=None, description="What early stopping and tables go by; unset: the task's own.")
     patience: int | None = Field(

@@ -22,7 +22,7 @@ from maskwright.models.any_encoder import name_encoder
 from maskwright.models.documents import takes_documents_alone
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.family import TaskHeadLayout
-from maskwright.models.files.model_folder import CONFIG_FILE, describe_pooling, read_own_settings
+from maskwright.models.files.model_folder import CONFIG_FILE, WEIGHTS_FILE, describe_pooling, read_own_settings
 from maskwright.models.layers import ACTIVATIONS, Dropout, build_activation, init_weights
 from maskwright.models.products import RowLinear
 from maskwright.models.transformers_encoder import TunedEncoder
@@ -96,6 +96,8 @@ class HeadFiles:
     """The head's settings in config.json."""
     small_files: Mapping[str, Any] = field(default_factory=dict)
     """Other JSON files, by name."""
+    weights_file: str = WEIGHTS_FILE
+    """Where the head's weights are; others than the encoder's for libraries that look for them there."""
 
 
 class TaskHead(nn.Module, ABC):

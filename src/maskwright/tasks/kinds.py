@@ -43,6 +43,7 @@ from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN, read_q
 from maskwright.tasks.qa.features import featurize_questions
 from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.retrieval import retriever
+from maskwright.tasks.retrieval.colbert import LateLoader
 from maskwright.tasks.retrieval.rerank import ScoreReranking, build_rerank, describes_reranker, read_rerank
 from maskwright.tasks.retrieval.settings import RETRIEVAL_FIELDS
 from maskwright.tasks.sequence import classification, multi_label, regression
@@ -193,11 +194,11 @@ KINDS = {
         retriever.build_retrieval,
         retriever.load_retrieval,
         ENCODER,
-        GroupLoader,
+        LateLoader,
         own_settings=(
             *("kind", "loss", "pooling", "temperature", "negative_column", "num_negatives", "symmetric"),
             *("false_negative_margin", "dims", "query_prompt", "document_prompt"),
-            *("query_flops", "document_flops"),
+            *("query_flops", "document_flops", "width", "query_length"),
         ),
         tuple_columns={2: ("query", "positive"), 3: ("query", "positive", "negative")},
     ),

@@ -271,7 +271,10 @@ class TaskModel(Objective):
             names = {name: [f"{family.prefix}.{one}" for one in family.their_names(name)] for name in state}
         stored = {f"encoder.{ours}": StoredWeight(tuple(theirs)) for ours, theirs in names.items()}
         head = self.task_head.name_weights()
-        return stored | {f"task_head.{ours}": StoredWeight((theirs,)) for ours, theirs in head.items()}
+        return stored | {
+            f"task_head.{ours}": StoredWeight((theirs,), self.task_head.files.weights_file)
+            for ours, theirs in head.items()
+        }
 
     @classmethod
     def from_pretrained(cls, folder_or_id: str | Path, encoder: nn.Module | None = None) -> TaskModel:

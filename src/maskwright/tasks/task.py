@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from maskwright.batch import IGNORED_LABEL, PackedBatch
 from maskwright.objectives.loss import LossSums
 from maskwright.tasks.labels import read_classes
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Counts = Sequence[float]
 _LEAST_VARIANCE = 1e-12
@@ -130,6 +131,9 @@ class Task(nn.Module, ABC):
     @abstractmethod
     def describe_labels(self, targets: Tensor) -> str:
         """A short description of the targets' labels, for the user to check."""
+
+    def read_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Called once before training, with the tokenizer of the examples."""
 
     def follow(self, progress: float) -> None:
         """Called before each step with the progress of the run, in [0, 1]."""

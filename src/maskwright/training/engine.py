@@ -55,7 +55,7 @@ class Engine:
         if self.is_recorded and not self.is_compiled:
             model.cast_together()
         self._round_products()
-        self.optimizers = build_optimizers(self.placed.trained, optimizer)
+        self.optimizers = build_optimizers(self.placed.trained, optimizer, self.world)
         decay = training.average_decay
         self.average = None if decay is None else WeightAverage(self.placed.trained, decay)
         self.loss_scale: LossScale | None = None

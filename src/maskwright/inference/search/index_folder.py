@@ -40,7 +40,7 @@ class IndexedSource:
 
 @dataclass(frozen=True)
 class Manifest:
-    kind: Literal["dense", "splade", "bm25"]
+    kind: Literal["dense", "splade", "colbert", "bm25"]
     model: str
     fingerprint: str
     """Of the model's weights and settings."""

@@ -11,13 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.errors import InputError
+from maskwright.inference.late import open_late
 from maskwright.inference.pipeline import Pipeline, pipeline
 from maskwright.inference.precision import Compile
 from maskwright.inference.search.inverted import check_scipy, find_sparse, is_whole, score_sparse, store_sparse
+from maskwright.inference.search.late_store import find_tokens, holds_tokens, score_tokens, store_tokens
 from maskwright.inference.search.nearest import Floats, Nearest, score_floats
 from maskwright.inference.search.quantized import (
+    BINARY,
     BITS,
     FLOAT,
+    INT8,
     VECTORS,
     Array,
     find_stored,
@@ -26,11 +30,15 @@ from maskwright.inference.search.quantized import (
 )
 from maskwright.inference.sparse import SparseVector, open_sparse
 from maskwright.models.files.model_folder import read_config, resolve_folder
-from maskwright.tasks.retrieval.settings import DENSE, SPLADE, load_settings
+from maskwright.tasks.retrieval.settings import COLBERT, DENSE, SPLADE, load_settings
 
-Kind = Literal["dense", "splade"]
+Kind = Literal["dense", "splade", "colbert"]
 Arrays = Mapping[str, Array]
-SCORE_NAMES: Mapping[Kind, str] = {DENSE: "cosines of vectors", SPLADE: "products of sparse vectors"}
+SCORE_NAMES: Mapping[Kind, str] = {
+    DENSE: "cosines of vectors",
+    SPLADE: "products of sparse vectors",
+    COLBERT: "best matches of tokens",
+}
 """What a report calls the scores of a kind."""
 
 
@@ -95,7 +103,7 @@ class DenseRetriever(Retriever):
         return store_vectors(self._stack(vectors), self._store)
 
     def is_whole(self, arrays: Arrays, num_documents: int) -> bool:
-        names = {VECTORS} | ({BITS} if self._store == "binary" else set())
+        names = {VECTORS} | ({BITS} if self._store == BINARY else set())
         return set(arrays) == names and all(one.ndim == 2 and len(one) == num_documents for one in arrays.values())
 
     def find(self, queries: Floats, parts: Sequence[tuple[Arrays, int]], num_best: int) -> Nearest:
@@ -133,12 +141,39 @@ class SparseRetriever(Retriever):
         return score_sparse(queries, arrays, num_documents)
 
 
+class LateRetriever(Retriever):
+    """Sums over a query's tokens of their best matches in a document."""
+
+    kind = "colbert"
+
+    def __init__(self, model: str, store: str, precision: str | None, compile: Compile | None) -> None:
+        opened = open_late(model, precision, compile)
+        self.documents, self.queries = opened["document"], opened["query"]
+        self._store = store
+
+    def store(self, vectors: Sequence[Floats]) -> dict[str, Array]:
+        return store_tokens(vectors, self._store)
+
+    def is_whole(self, arrays: Arrays, num_documents: int) -> bool:
+        return holds_tokens(arrays, num_documents)
+
+    def find(self, queries: Sequence[Floats], parts: Sequence[tuple[Arrays, int]], num_best: int) -> Nearest:
+        return find_tokens(queries, [arrays for arrays, _ in parts], num_best)
+
+    def score_all(self, queries: Sequence[Floats], arrays: Arrays, num_documents: int) -> Floats:
+        return score_tokens(queries, arrays)
+
+
 def check_options(kind: Kind, store: str, dims: int | None) -> None:
     """Before anything is loaded or written."""
     if kind == SPLADE:
         check_scipy()
     if kind == SPLADE and (store != FLOAT or dims is not None):
         raise InputError("--store and --dims are for vectors, and a sparse retriever has none; leave them out")
+    if kind == COLBERT and dims is not None:
+        raise InputError("--dims is for one vector of a text, and this retriever has one of each token; leave it out")
+    if kind == COLBERT and store == BINARY:
+        raise InputError(f"--store {BINARY} is for one vector of a text; use {FLOAT} or {INT8}")
 
 
 def open_retriever(
@@ -158,5 +193,7 @@ def open_retriever(
         embed = pipeline("embed", name, normalize=True, precision=precision, compile=compile, **given)
         return DenseRetriever(embed, name, store, dims)
     if pooling is not None:
-        raise InputError(f"--pooling is for vectors, and {name} has none; leave it out")
-    return SparseRetriever(name, precision, compile)
+        raise InputError(f"--pooling is for one vector of a text, which {name} has not; leave it out")
+    if kind == SPLADE:
+        return SparseRetriever(name, precision, compile)
+    return LateRetriever(name, store, precision, compile)

@@ -111,6 +111,11 @@ def _find_model_folder(folder: Path) -> Path:
     return next((candidate for candidate in candidates if (candidate / CONFIG_FILE).is_file()), folder)
 
 
+def list_model_files(folder: Path) -> list[Path]:
+    """The files of a model folder that loading it may read."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name.endswith(_MODEL_SUFFIXES))
+
+
 def _choose_objects(names: Collection[str]) -> list[str]:
     """Of a store: the model folder, or that of a run's end, or of its newest checkpoint; and what tells of the run."""
     if {CONFIG_FILE, _TOKENIZER_FILE} & set(names):
@@ -404,6 +409,54 @@ def describe_splade(num_tokens: int, max_length: int, prompts: Mapping[str, str]
             "prompts": dict(prompts),
             "default_prompt_name": None,
             "similarity_fn_name": "dot",
+        },
+    }
+
+
+_DENSE_FOLDER, _MASK_FOLDER, _LENGTH_FOLDER = "1_Dense", "2_MultiVectorMask", "3_Normalize"
+_LATE_MODULES = {
+    "": "base.modules.transformer.Transformer",
+    _DENSE_FOLDER: "base.modules.dense.Dense",
+    _MASK_FOLDER: "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+    _LENGTH_FOLDER: "base.modules.normalize.Normalize",
+}
+
+
+def describe_late(
+    width: int,
+    projected: int,
+    max_length: int,
+    query_length: int | None,
+    skipped: Iterable[str],
+    prompts: Mapping[str, str],
+) -> dict[str, Any]:
+    """The same of an encoder with a vector for each token, `projected` from the encoder's `width`."""
+    names = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    filling = {"strategy": "fixed", "attend": True, "token": None, "length": query_length}
+    return {
+        MODULES_FILE: [
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.{name}"}
+            for number, (path, name) in enumerate(_LATE_MODULES.items())
+        ],
+        f"{_DENSE_FOLDER}/config.json": {
+            "in_features": width,
+            "out_features": projected,
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+            **names,
+        },
+        f"{_MASK_FOLDER}/config.json": {"skiplist_words": list(skipped), "skiplist_tasks": ["document"]},
+        f"{_LENGTH_FOLDER}/config.json": names,
+        "sentence_bert_config.json": {
+            "transformer_task": "feature-extraction",
+            "max_seq_length": max_length,
+            "query_expansion": None if query_length is None else filling,
+        },
+        "config_sentence_transformers.json": {
+            "model_type": "MultiVectorEncoder",
+            "prompts": dict(prompts),
+            "default_prompt_name": None,
+            "similarity_fn_name": "maxsim",
         },
     }
 

@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from maskwright.config import Config
-from maskwright.errors import InputError
+from maskwright.errors import InputError, RunError
 from maskwright.models.any_encoder import find_hidden_size
 from maskwright.runs.doctor.findings import Finding, format_bytes
 from maskwright.runs.doctor.memory import MemoryNeed
 from maskwright.runs.model import TrainedModel
 from maskwright.runs.pretrain import find_checkpoint
+from maskwright.runs.run_store import RunStore
 from maskwright.sections.training import TrainingConfig
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.compute.precision import choose_precision
@@ -73,10 +74,13 @@ def _check_requirements(config: Config) -> Iterator[Finding]:
     checks: list[Callable[[], object]] = [lambda: check_trackers(training.log_to)]
     if training.keep_optimizer:
         checks.append(lambda: find_checkpoint(config.model.from_))
+    store = RunStore.find(config)
+    if store is not None:
+        checks.append(lambda: store.check(overwrite=False))
     for check in checks:
         try:
             check()
-        except InputError as error:
+        except (InputError, RunError) as error:
             yield Finding.from_error("settings", error)
     if training.epochs <= training.initial_epoch:
         yield Finding(

@@ -40,6 +40,7 @@ from maskwright.tasks.config import TaskConfig, load_task_config
 from maskwright.tasks.loader import TaskBatch, TaskLoader
 from maskwright.tasks.model import Answers, TaskModel, answer_examples
 from maskwright.tasks.new_model import choose_learning_rate, measure_weights
+from maskwright.tasks.retrieval.settings import DENSE
 from maskwright.terminal import CleanConsole
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.training.callbacks import Callback, EarlyStopping, Metrics
@@ -145,7 +146,7 @@ def finetune(
                 write_summary(out, figures)
             world.sum_facts([0.0])  # who left while another still writes would be taken for dead
         leave_world()
-    command = suggest_prediction(folders[0], inputs.held_out)
+    command = suggest_prediction(folders[0], inputs.held_out, gives_vectors=config.kind in (None, DENSE))
     return FinishedTask(out, inputs.metric, [RunFolder(folder) for folder in folders], figures, command)
 
 

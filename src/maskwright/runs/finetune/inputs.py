@@ -132,6 +132,7 @@ def load_task_inputs(config: TaskConfig, say: Say, given: GivenInputs | None = N
         _say_own_head(kind, encoder, say)
     tokenizer = given.tokenizer or open_tokenizer(model)
     _check_vocabulary(tokenizer, encoder, config.model)
+    task.read_tokenizer(tokenizer)
     max_length = _choose_max_length(config, encoder)
     features = [kind.featurize(file.examples, tokenizer, max_length, config) for file in files]
     is_padded = isinstance(encoder, TransformersEncoder)

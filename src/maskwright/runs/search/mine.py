@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.console import Console
 from maskwright.errors import InputError
 from maskwright.inference.search.lexical import BM25, LexicalIndex
 from maskwright.inference.search.nearest import Floats, take_best
+from maskwright.inference.search.rerank import Reranker
 from maskwright.inference.search.retriever import open_retriever
 from maskwright.ownership import owning
 from maskwright.runs.finetune.finetune import say
@@ -79,6 +81,7 @@ def mine(
     skip: int = 0,
     margin: float | None = None,
     relative_margin: float | None = None,
+    teacher: str | Path | None = None,
     precision: str | None = None,
     overwrite: bool = False,
     console: Console | None = None,
@@ -88,7 +91,8 @@ def mine(
     `examples` are a collection (its `train` judgements), a file of its qrels, or a table of queries and documents that
     answer them; negatives come from all its documents, or from those of `corpus`. Of the first `depth` documents of a
     query without the first `skip`, those are taken that are not known to answer it, whose text was not taken before
-    and whose score keeps the margins. Each line has the scores of its documents.
+    and whose score keeps the margins. Each line has the scores of its documents; those of a reranker if one is named as
+    `teacher`, which `finetune retrieval` and `rerank` then learn (`loss="margin-mse"`, `"kl"`, `"mse"`).
     """
     refuse_below(1, num_negatives=num_negatives, depth=depth)
     refuse_below(0, skip=skip)
@@ -102,13 +106,14 @@ def mine(
         if path.exists() and not overwrite:
             raise InputError(f"{path} exists; choose another {OUT}, or add {OVERWRITE}")
         asked = _read_asked(examples, corpus)
+        reranker = None if teacher is None else Reranker(str(teacher), precision)
         tally: Counter[str] = Counter()
         scores = _score_words(asked) if str(model) == BM25 else _score_vectors(str(model), asked, precision)
-        lines = [
-            json.dumps(record, ensure_ascii=False)
-            for number, row in enumerate(scores)
-            for record in _mine_query(asked, number, row, rules, tally)
-        ]
+        records = (
+            record for number, row in enumerate(scores) for record in _mine_query(asked, number, row, rules, tally)
+        )
+        taught = records if reranker is None else _teach(records, reranker)
+        lines = [json.dumps(record, ensure_ascii=False) for record in taught]
         if not lines:
             raise InputError(
                 f"no document of {examples} can be a hard negative under these margins ({_describe(tally)}); loosen"
@@ -204,6 +209,14 @@ def _mine_query(
             "negatives": [asked.documents[place] for place in negatives],
             "scores": [round(float(scores[place]), 6) for place in (answer, *negatives)],
         }
+
+
+def _teach(records: Iterator[dict[str, Any]], reranker: Reranker) -> Iterator[dict[str, Any]]:
+    """The same with a reranker's scores of the documents."""
+    while part := list(islice(records, _QUERIES_AT_ONCE)):
+        documents = [[one["positive"], *one["negatives"]] for one in part]
+        scores = reranker.score([one["query"] for one in part], documents)
+        yield from (one | {"scores": own} for one, own in zip(part, scores, strict=True))
 
 
 def _fold(text: str) -> str:

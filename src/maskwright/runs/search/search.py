@@ -24,7 +24,7 @@ class Hit:
 
     id: str
     score: float
-    """The cosine with the query, the product of sparse vectors, or BM25's score."""
+    """The cosine with the query, the product of sparse vectors, the sum of best matches, or BM25's score."""
     text: str
 
 

@@ -95,8 +95,9 @@ class DenseRetrieval(Task):
                 settings.temperature,
                 is_symmetric=settings.symmetric,
                 false_negative_margin=settings.false_negative_margin,
+                score=self.score,
             )
-        scores = (vectors[:, :1] * vectors[:, 1:]).sum(-1) / settings.temperature
+        scores = self.score_own(vectors) / settings.temperature
         taught = targets[:, 1 + size :].nan_to_num().to(scores.dtype)
         hits = scores.argmax(-1) == 0
         if settings.loss == MARGIN_MSE:
@@ -104,6 +105,14 @@ class DenseRetrieval(Task):
             return (margins - wanted).square().mean(-1), hits
         divergence = F.kl_div(scores.log_softmax(-1), taught.log_softmax(-1), reduction="none", log_target=True)
         return divergence.sum(-1), hits
+
+    def score(self, queries: Tensor, documents: Tensor) -> Tensor:
+        """(Q, N) of queries (Q, D) with documents (N, D)."""
+        return queries @ documents.T
+
+    def score_own(self, vectors: Tensor) -> Tensor:
+        """(R, G - 1) of queries with the documents of their own examples."""
+        return (vectors[:, :1] * vectors[:, 1:]).sum(-1)
 
     def condense(self, logits: Tensor) -> Tensor:
         """(B, N, 2, D) the vectors of the query and of its document."""

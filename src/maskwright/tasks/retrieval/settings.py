@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from maskwright.errors import InputError
 from maskwright.models.files.model_folder import CONFIG_FILE, read_own_settings
@@ -16,21 +16,27 @@ from maskwright.tasks.heads import RETRIEVAL_PART, TEXT_ROLES
 from maskwright.tasks.similarity.examples import CONTRASTIVE
 from maskwright.tasks.similarity.text_similarity import DEFAULT_TEMPERATURE
 
-Kind = Literal["dense", "splade"]
+Kind = Literal["dense", "splade", "colbert"]
 DENSE: Kind = "dense"
 SPLADE: Kind = "splade"
-KINDS = (DENSE, SPLADE)
+COLBERT: Kind = "colbert"
+KINDS = (DENSE, SPLADE, COLBERT)
 MARGIN_MSE, KL = "margin-mse", "kl"
 LOSSES = (CONTRASTIVE, MARGIN_MSE, KL)
 QUERY_FLOPS, DOCUMENT_FLOPS = 5e-5, 3e-5
 """Weights that sentence-transformers recommends; the paper's are larger for its batches of 124 texts."""
+WIDTH, QUERY_LENGTH = 128, 32
 _FEWEST = 2
+Number = TypeVar("Number", int, float)
 _KINDS_OF = {
     "pooling": (DENSE,),
     "dims": (DENSE,),
+    "symmetric": (DENSE, SPLADE),
     "false_negative_margin": (DENSE,),
     "query_flops": (SPLADE,),
     "document_flops": (SPLADE,),
+    "width": (COLBERT,),
+    "query_length": (COLBERT,),
 }
 """The kinds that have a setting which not all have."""
 
@@ -53,6 +59,12 @@ class RetrievalSettings:
     query_flops: float | None = None
     document_flops: float | None = None
     """Weights of the regulariser that makes vectors sparse."""
+    width: int | None = None
+    """Numbers of a token's vector."""
+    query_length: int | None = None
+    """Tokens that queries are cut to and filled up to; 0: they stay as they are."""
+    skipped_tokens: tuple[int, ...] = ()
+    """Of documents, which do not count."""
 
     @property
     def learns_scores(self) -> bool:
@@ -93,10 +105,12 @@ def read_settings(config: TaskConfig) -> RetrievalSettings:
         max_length=None if known == DENSE else config.max_length,
         query_flops=_choose(config.query_flops, QUERY_FLOPS, known == SPLADE),
         document_flops=_choose(config.document_flops, DOCUMENT_FLOPS, known == SPLADE),
+        width=_choose(config.width, WIDTH, known == COLBERT),
+        query_length=_choose(config.query_length, QUERY_LENGTH, known == COLBERT),
     )
 
 
-def _choose(given: float | None, usual: float, is_used: bool) -> float | None:
+def _choose(given: Number | None, usual: Number, is_used: bool) -> Number | None:
     return None if not is_used else usual if given is None else given
 
 
@@ -108,7 +122,7 @@ def _check_options(config: TaskConfig, kind: Kind, loss: str) -> None:
         if loss != CONTRASTIVE and getattr(config, option) not in (None, False):
             raise InputError(f"--{option.replace('_', '-')} is for --loss {CONTRASTIVE}, not {loss}; leave it out")
     for option, kinds in _KINDS_OF.items():
-        if kind not in kinds and getattr(config, option) is not None:
+        if kind not in kinds and getattr(config, option) not in (None, False):
             name, owners = option.replace("_", "-"), " or ".join(kinds)
             raise InputError(f"--{name} is for --kind {owners}, not {kind}; leave it out")
     if kind != DENSE and config.lora is not None:

@@ -6,6 +6,7 @@ G texts of an example (two that belong together, perhaps hard negatives of the f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,14 +37,28 @@ class _Side:
     partners: Tensor
 
 
+Score = Callable[[Tensor, Tensor], Tensor]
+"""(Q, C) of queries with candidates."""
+
+
+def _multiply(queries: Tensor, candidates: Tensor) -> Tensor:
+    return queries @ candidates.T
+
+
 def compute_contrastive_losses(
-    own: Groups, temperature: float, *, is_symmetric: bool = True, false_negative_margin: float | None = None
+    own: Groups,
+    temperature: float,
+    *,
+    is_symmetric: bool = True,
+    false_negative_margin: float | None = None,
+    score: Score = _multiply,
 ) -> tuple[Tensor, Tensor]:
     """(R,) the loss of each example, and whether its first text finds the second before all others.
 
     Texts of all processes are candidates. What is the same text as one of the two, or belongs to the same text, is no
     negative; nor is, with a margin, what is nearer than the partner by more than that (a cosine). Unless it
-    `is_symmetric`, the second text need not find the first.
+    `is_symmetric`, the second text need not find the first. Vectors of a text may have more axes, for a `score` of
+    their own.
     """
     slack = None if false_negative_margin is None else false_negative_margin / temperature
     whole, first = gather_groups(own)
@@ -60,18 +75,24 @@ def compute_contrastive_losses(
     asking = _Side(own.vectors[:, 0], own.texts[:, 0], own.texts[:, 1])
     answering = _Side(own.vectors[:, 1], own.texts[:, 1], own.texts[:, 0])
     is_second = is_candidate.repeat_interleave(size)
-    there, hits = _find_partners(asking, seconds, is_second, places * size, temperature, slack)
+    there, hits = _find_partners(asking, seconds, is_second, places * size, temperature, slack, score)
     if not is_symmetric:
         return there, hits
-    back, _ = _find_partners(answering, firsts, is_candidate, places, temperature, slack)
+    back, _ = _find_partners(answering, firsts, is_candidate, places, temperature, slack, score)
     return (there + back) / 2, hits
 
 
 def _find_partners(
-    queries: _Side, candidates: _Side, is_candidate: Tensor, places: Tensor, temperature: float, slack: float | None
+    queries: _Side,
+    candidates: _Side,
+    is_candidate: Tensor,
+    places: Tensor,
+    temperature: float,
+    slack: float | None,
+    score: Score,
 ) -> tuple[Tensor, Tensor]:
     """(R,) cross-entropy of the candidate at each place, and whether it comes first."""
-    logits = queries.vectors @ candidates.vectors.T / temperature
+    logits = score(queries.vectors, candidates.vectors) / temperature
     own, partners = queries.texts[:, None], queries.partners[:, None]
     is_match = (candidates.texts == own) | (candidates.texts == partners) | (candidates.partners == own)
     is_place = torch.arange(len(candidates.texts), device=places.device) == places[:, None]

@@ -25,8 +25,8 @@ from maskwright.text.tokenizer.special_tokens import SPECIAL_ROLES, build_specia
 from maskwright.text.tokenizer.tokenizer import Tokenizer, refuse_half_characters
 
 TokenizerType = Literal["wordpiece", "byte_level_bpe", "unigram", "word_level"]
-_UNK = SPECIAL_ROLES["unk"]
-_BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+UNK = SPECIAL_ROLES["unk"]
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 _LOOK_S = 0.1
 _SCORE_DECIMALS = 4
 _CHARACTER_STEP = 1e-4
@@ -34,7 +34,9 @@ _CHARACTER_STEP = 1e-4
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """What is asked of a vocabulary."""
+
     vocab_size: int
     lowercase: bool
     min_frequency: int
@@ -72,16 +74,25 @@ def train_tokenizer(
         texts = partial(_read_again, texts, column)
     else:
         texts = partial(read_texts, texts, column)
-    check_count("vocab_size", vocab_size)
-    plan = _Plan(vocab_size, lowercase, min_frequency, _join_specials(special_tokens))
-    if vocab_size <= len(plan.specials):
-        raise InputError(f"vocab_size is {vocab_size}; it must exceed the {len(plan.specials)} special tokens")
+    plan = build_plan(vocab_size, lowercase, min_frequency, special_tokens)
     if type == "wordpiece":
         with _readable_twice(texts) as read:
             backend = _train_wordpiece(read, plan)
     else:
         train = {"byte_level_bpe": _train_byte_level, "unigram": _train_unigram, "word_level": _train_word_level}[type]
         backend = train(texts() if callable(texts) else texts, plan)
+    return finish(backend, plan)
+
+
+def build_plan(vocab_size: int, lowercase: bool, min_frequency: int, special_tokens: Sequence[str]) -> Plan:
+    check_count("vocab_size", vocab_size)
+    plan = Plan(vocab_size, lowercase, min_frequency, _join_specials(special_tokens))
+    if vocab_size <= len(plan.specials):
+        raise InputError(f"vocab_size is {vocab_size}; it must exceed the {len(plan.specials)} special tokens")
+    return plan
+
+
+def finish(backend: Backend, plan: Plan) -> Tokenizer:
     mask = SPECIAL_ROLES["mask"]
     backend.add_special_tokens([build_special(backend, "mask" if t == mask else "", t) for t in plan.specials])
     return Tokenizer(backend, SPECIAL_ROLES)
@@ -126,7 +137,7 @@ def _read_spool(spool: IO[str]) -> Iterator[str]:
         yield json.loads(line)
 
 
-def _learn(backend: Backend, texts: Iterable[str], trainer: trainers.Trainer) -> None:
+def learn(backend: Backend, texts: Iterable[str], trainer: trainers.Trainer) -> None:
     """Feed the trainer; an error while reading the texts comes out as it was raised.
 
     The library computes for minutes. It does so in a thread, since Ctrl-C waits until the main thread runs Python.
@@ -161,31 +172,31 @@ def _learn(backend: Backend, texts: Iterable[str], trainer: trainers.Trainer) ->
         raise raised[0]
 
 
-def _train_wordpiece(read: Callable[[], Iterable[str]], plan: _Plan) -> Backend:
+def _train_wordpiece(read: Callable[[], Iterable[str]], plan: Plan) -> Backend:
     # The trainer numbers the continuation characters in the order of a randomly seeded hash map, and breaks ties
     # between merges by number. Listed among the special tokens they get their numbers first, in our order.
     alphabet = _learn_pieces(read(), plan, vocab_size=0, min_frequency=1, first_tokens=plan.specials)
     if len(alphabet) == len(plan.specials):
-        raise _no_words()
-    _check_alphabet(plan, len(alphabet))
+        raise describe_no_words()
+    check_alphabet(plan, len(alphabet))
     continuations = sorted(piece for piece in alphabet if piece.startswith("##"))
     first_tokens = [*plan.specials, *continuations]
     vocabulary = _learn_pieces(read(), plan, plan.vocab_size, plan.min_frequency, first_tokens)
-    return _build_wordpiece(models.WordPiece(vocabulary, unk_token=_UNK), plan.lowercase)
+    return build_wordpiece(models.WordPiece(vocabulary, unk_token=UNK), plan.lowercase)
 
 
 def _learn_pieces(
-    texts: Iterable[str], plan: _Plan, vocab_size: int, min_frequency: int, first_tokens: list[str]
+    texts: Iterable[str], plan: Plan, vocab_size: int, min_frequency: int, first_tokens: list[str]
 ) -> dict[str, int]:
-    backend = _build_wordpiece(models.WordPiece(unk_token=_UNK), plan.lowercase)
+    backend = build_wordpiece(models.WordPiece(unk_token=UNK), plan.lowercase)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=first_tokens, show_progress=False
     )
-    _learn(backend, texts, trainer)
+    learn(backend, texts, trainer)
     return backend.get_vocab(with_added_tokens=False)
 
 
-def _build_wordpiece(model: models.WordPiece, lowercase: bool) -> Backend:
+def build_wordpiece(model: models.WordPiece, lowercase: bool) -> Backend:
     backend = Backend(model)
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -193,25 +204,30 @@ def _build_wordpiece(model: models.WordPiece, lowercase: bool) -> Backend:
     return backend
 
 
-def _train_byte_level(texts: Iterable[str], plan: _Plan) -> Backend:
-    _check_alphabet(plan, len(plan.specials) + len(_BYTES), what="the 256 bytes and the special tokens")
-    backend = Backend(models.BPE())
-    if plan.lowercase:
+def build_byte_level(model: models.BPE, lowercase: bool) -> Backend:
+    backend = Backend(model)
+    if lowercase:
         backend.normalizer = normalizers.Lowercase()
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _train_byte_level(texts: Iterable[str], plan: Plan) -> Backend:
+    check_alphabet(plan, len(plan.specials) + len(BYTES), what="the 256 bytes and the special tokens")
+    backend = build_byte_level(models.BPE(), plan.lowercase)
     trainer = trainers.BpeTrainer(
         vocab_size=plan.vocab_size,
         min_frequency=plan.min_frequency,
         special_tokens=plan.specials,
-        initial_alphabet=_BYTES,
+        initial_alphabet=BYTES,
         show_progress=False,
     )
-    _learn(backend, _with_words(texts), trainer)
+    learn(backend, _with_words(texts), trainer)
     return backend
 
 
-def _train_unigram(texts: Iterable[str], plan: _Plan) -> Backend:
+def _train_unigram(texts: Iterable[str], plan: Plan) -> Backend:
     backend = Backend(models.Unigram())
     fold = [normalizers.Lowercase()] if plan.lowercase else []
     spaces = normalizers.Replace(Regex(r"\s+"), " ")
@@ -221,17 +237,17 @@ def _train_unigram(texts: Iterable[str], plan: _Plan) -> Backend:
     # The trainer can learn a word whole only if it occurs in two surroundings, such as before a comma; so the words
     # keep their punctuation while it learns, and lose it after: a fifth more pieces make up for those that mix both.
     trainer = trainers.UnigramTrainer(
-        vocab_size=plan.vocab_size * 6 // 5, special_tokens=plan.specials, unk_token=_UNK, show_progress=False
+        vocab_size=plan.vocab_size * 6 // 5, special_tokens=plan.specials, unk_token=UNK, show_progress=False
     )
-    _learn(backend, _with_words(texts), trainer)
+    learn(backend, _with_words(texts), trainer)
     punctuation = pre_tokenizers.Punctuation()
     vocabulary = [(piece, score) for piece, score in _read_scores(backend) if piece not in plan.specials]
     characters = [item for item in vocabulary if len(item[0]) == 1]
-    _check_alphabet(plan, len(plan.specials) + len(characters))
+    check_alphabet(plan, len(plan.specials) + len(characters))
     longer = [item for item in vocabulary if len(item[0]) > 1 and len(punctuation.pre_tokenize_str(item[0])) == 1]
     pieces = _settle_scores(characters, longer, plan.vocab_size - len(plan.specials))
     backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, punctuation])
-    unk_id = plan.specials.index(_UNK)
+    unk_id = plan.specials.index(UNK)
     backend.model = models.Unigram([*((token, 0.0) for token in plan.specials), *pieces], unk_id, False)
     return backend
 
@@ -259,21 +275,30 @@ def _best_first(item: tuple[str, float]) -> tuple[float, str]:
     return -item[1], item[0]
 
 
-def _train_word_level(texts: Iterable[str], plan: _Plan) -> Backend:
-    backend = Backend(models.WordLevel(unk_token=_UNK))
-    if plan.lowercase:
+def build_word_level(model: models.WordLevel, lowercase: bool) -> Backend:
+    backend = Backend(model)
+    if lowercase:
         backend.normalizer = normalizers.Lowercase()
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return backend
+
+
+def _train_word_level(texts: Iterable[str], plan: Plan) -> Backend:
+    backend = build_word_level(models.WordLevel(unk_token=UNK), plan.lowercase)
     trainer = trainers.WordLevelTrainer(
         vocab_size=plan.vocab_size,
         min_frequency=plan.min_frequency,
         special_tokens=plan.specials,
         show_progress=False,
     )
-    _learn(backend, _with_words(texts), trainer)
+    learn(backend, _with_words(texts), trainer)
     if backend.get_vocab_size() == len(plan.specials):
-        raise InputError(f"no word of the text occurs {plan.min_frequency} times; lower min_frequency")
+        raise describe_rare_words(plan)
     return backend
+
+
+def describe_rare_words(plan: Plan) -> InputError:
+    return InputError(f"no word of the text occurs {plan.min_frequency} times; lower min_frequency")
 
 
 def _with_words(texts: Iterable[str]) -> Iterator[str]:
@@ -284,13 +309,13 @@ def _with_words(texts: Iterable[str]) -> Iterator[str]:
             is_empty = False
             yield text
     if is_empty:
-        raise _no_words()
+        raise describe_no_words()
 
 
-def _check_alphabet(plan: _Plan, num_needed: int, what: str = "the characters of the text alone") -> None:
+def check_alphabet(plan: Plan, num_needed: int, what: str = "the characters of the text alone") -> None:
     if plan.vocab_size < num_needed:
         raise InputError(f"vocab_size is {plan.vocab_size}, {what} take {num_needed} tokens; raise it")
 
 
-def _no_words() -> InputError:
+def describe_no_words() -> InputError:
     return InputError("the text holds no word to learn a vocabulary from; check the file")

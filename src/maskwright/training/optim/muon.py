@@ -6,10 +6,11 @@ from collections import defaultdict
 from typing import ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskwright.training.distributed.world import distribute_like, gather_whole, is_sharded
+from maskwright.training.distributed.world import World, distribute_like, gather_whole, is_sharded
 from maskwright.training.optim.algorithms import resolve_skip, select
 
 # Coefficients of the odd quintic whose repeated application drives singular values towards 1 (Jordan et al. 2024).
@@ -20,7 +21,7 @@ class Muon(torch.optim.Optimizer):
     """Steps of unit spectral size; a parameter with `num_stacked` n is treated as n matrices on top of each other.
 
     The iteration runs in bf16 on GPUs and in fp32 on CPUs, many of which have no fast bf16. Sharded matrices are
-    gathered for it.
+    gathered for it. The processes of `world`, which must all step with the same gradients, do a share of it each.
     """
 
     quantities: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
@@ -33,7 +34,9 @@ class Muon(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         num_iterations: int = 5,
         num_stacked: int = 1,
+        world: World | None = None,
     ) -> None:
+        self._world = world or World()
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -54,7 +57,7 @@ class Muon(torch.optim.Optimizer):
             if not params:
                 continue
             directions = [gather_whole(one) for one in self._advance_momentum(params, group["momentum"], is_skipped)]
-            updates = orthogonalize(directions, group["num_iterations"], group["num_stacked"])
+            updates = orthogonalize(directions, group["num_iterations"], group["num_stacked"], self._world)
             if isinstance(is_skipped, Tensor):
                 torch._foreach_mul_(updates, torch.where(is_skipped, 0.0, 1.0))
             if group["weight_decay"]:
@@ -97,7 +100,9 @@ def _compute_shrinkage(decay: float, is_skipped: bool | Tensor) -> float | Tenso
     return 1.0 - decay
 
 
-def orthogonalize(matrices: list[Tensor], num_iterations: int = 5, num_stacked: int = 1) -> list[Tensor]:
+def orthogonalize(
+    matrices: list[Tensor], num_iterations: int = 5, num_stacked: int = 1, world: World | None = None
+) -> list[Tensor]:
     """The approximately nearest (semi-)orthogonal matrix of each; matrices of one shape are batched."""
     by_shape: dict[torch.Size, list[int]] = defaultdict(list)
     for index, matrix in enumerate(matrices):
@@ -106,7 +111,11 @@ def orthogonalize(matrices: list[Tensor], num_iterations: int = 5, num_stacked: 
     for shape, indices in by_shape.items():
         stack = _stack([matrices[index] for index in indices])
         blocks = stack.view(-1, shape[0] // num_stacked, shape[1])
-        orthogonal = _newton_schulz(blocks, num_iterations).view(stack.shape).to(matrices[indices[0]].dtype)
+        orthogonal = (
+            _newton_schulz_together(blocks, num_iterations, world or World())
+            .view(stack.shape)
+            .to(matrices[indices[0]].dtype)
+        )
         for index, result in zip(indices, orthogonal, strict=True):
             results[index] = result
     return [result for result in results if result is not None]
@@ -119,6 +128,20 @@ def _stack(matrices: list[Tensor]) -> Tensor:
     stack = torch.empty((len(matrices), *first.shape), dtype=dtype, device=first.device)
     torch._foreach_copy_(list(stack), matrices)
     return stack
+
+
+def _newton_schulz_together(blocks: Tensor, num_iterations: int, world: World) -> Tensor:
+    """Each process iterates on a run of the matrices, and all get all results; the last run may be filled up."""
+    if world.size == 1 or len(blocks) == 1:
+        return _newton_schulz(blocks, num_iterations)
+    share = -(-len(blocks) // world.size)
+    mine = blocks[world.rank * share : (world.rank + 1) * share]
+    own = blocks.new_zeros(share, *blocks.shape[1:])
+    if len(mine):
+        own[: len(mine)] = _newton_schulz(mine, num_iterations)
+    every = blocks.new_empty(world.size * share, *blocks.shape[1:])
+    dist.all_gather_into_tensor(every, own)
+    return every[: len(blocks)]
 
 
 def _newton_schulz(x: Tensor, num_iterations: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from maskwright.errors import InputError
 from maskwright.models.layers import StackedLinear
 from maskwright.sections.training import OptimizerConfig
-from maskwright.training.distributed.world import distribute_like, gather_whole
+from maskwright.training.distributed.world import World, distribute_like, gather_whole
 from maskwright.training.optim.algorithms import FunctionalOptimizer, FusedAdamW, Lamb, Lion, NovoGrad, Sgd, StableAdamW
 from maskwright.training.optim.muon import Muon
 
@@ -81,11 +81,11 @@ class OptimizerSet:
         }
 
 
-def build_optimizers(model: nn.Module, config: OptimizerConfig) -> OptimizerSet:
+def build_optimizers(model: nn.Module, config: OptimizerConfig, world: World | None = None) -> OptimizerSet:
     """The configured optimizer; Muon takes the matrices inside the model, and AdamW the rest.
 
     Matrices and embeddings each have a weight decay; norms and biases have none. A model may scale the learning rates
-    of its parameters with `compute_rate_factors()`.
+    of its parameters with `compute_rate_factors()`. The processes of `world` step together and share Muon's work.
     """
     matrices, tables = find_matrices(model), _find_tables(model)
     factors = _find_rate_factors(model)
@@ -101,7 +101,7 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> OptimizerSet:
     ]
     optimizers: list[AnyOptimizer] = []
     if config.type == "muon" and matrices:
-        optimizers.append(_build_muon(matrices, config, factors))
+        optimizers.append(_build_muon(matrices, config, factors, world))
     if groups:
         groups = _split_by_rate(groups, config.learning_rate, factors)
         optimizers.append(_build_for_groups(groups, config))
@@ -128,11 +128,16 @@ def _split_by_rate(
     return split
 
 
-def _build_muon(matrices: dict[int, list[Tensor]], config: OptimizerConfig, factors: Mapping[Tensor, float]) -> Muon:
+def _build_muon(
+    matrices: dict[int, list[Tensor]],
+    config: OptimizerConfig,
+    factors: Mapping[Tensor, float],
+    world: World | None,
+) -> Muon:
     groups = [{"params": params, "num_stacked": num_stacked} for num_stacked, params in matrices.items()]
     groups = _split_by_rate(groups, config.muon_learning_rate, factors)
     given = _keep_given(momentum=config.momentum)
-    return Muon(groups, lr=config.muon_learning_rate, weight_decay=config.weight_decay, **given)
+    return Muon(groups, lr=config.muon_learning_rate, weight_decay=config.weight_decay, world=world, **given)
 
 
 def _build_for_groups(groups: list[dict[str, Any]], config: OptimizerConfig) -> AnyOptimizer:

@@ -1,0 +1,75 @@
+"""Words counted by tasks: the tokenizer of one pass over the same documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskwright.errors import InputError
+from maskwright.runs import tokenizer_counts
+from maskwright.runs.tokenizer_counts import train_by_counts
+from maskwright.sections.data import build_sources
+from maskwright.text.sources import read_python_documentation, read_sources
+from maskwright.text.tokenizer.counted import is_sampled
+from maskwright.text.tokenizer.train import train_tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Small tasks, pieces and merges of few files, so that there are many of each."""
+    monkeypatch.setattr(tokenizer_counts, "_TASK_BYTES", 20_000)
+    monkeypatch.setattr(tokenizer_counts, "_FILES_AT_ONCE", 3)
+    monkeypatch.setattr(tokenizer_counts, "_PIECE_CHARS", 15_000)
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    documents = read_python_documentation()
+    for number in range(9):
+        lines = [json.dumps({"text": text}) for text in documents[number * 30 : (number + 1) * 30]]
+        (folder / f"{number}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def count(folder: Path, **given: Any) -> str:
+    sources = build_sources({"path": str(folder), "max_bad_share": 0.02})
+    return train_by_counts(sources, vocab_size=2000, **given).backend.to_str()
+
+
+@pytest.mark.parametrize("sample", [1.0, 0.4])
+def test_tasks_give_the_tokenizer_of_their_texts(folder: Path, sample: float) -> None:
+    texts = [text for text in read_sources(str(folder)) if is_sampled(text, sample, 5)]
+    assert count(folder, sample=sample, seed=5) == train_tokenizer(texts, vocab_size=2000).backend.to_str()
+
+
+def test_only_the_most_frequent_words_are_learnt_from_when_asked(folder: Path) -> None:
+    said: list[str] = []
+    few = count(folder, max_words=300, min_frequency=1, say=said.append)
+    (line,) = [line for line in said if "different words" in line]
+    assert "learning from the 300 that occur" in line
+    assert few != count(folder, min_frequency=1)
+    assert count(folder, max_words=10**6) == count(folder)
+    words = sorted(tokenizer_counts._keep_frequent(iter([("a", 2), ("b", 5), ("c", 2), ("d", 1)]), 2, said.append))
+    assert words == [("a", 2), ("b", 5)]
+
+
+def test_broken_records_are_judged_over_all_files(folder: Path) -> None:
+    with (folder / "3.jsonl").open("a") as file:
+        file.write("\nno JSON" * 150)
+    with pytest.raises(InputError, match="records are broken"):
+        count(folder)
+
+
+def test_a_sample_without_a_word_and_whole_texts_for_unigram_are_told(folder: Path) -> None:
+    with pytest.raises(InputError, match="a sample of 1e-09 of the documents holds no word; take a larger one"):
+        count(folder, sample=1e-9)
+    with pytest.raises(InputError, match="unigram learns from whole texts"):
+        train_by_counts(build_sources(str(folder)), "unigram")
+    with pytest.raises(InputError, match="max_words"):
+        count(folder, max_words=0)
+
+
+@pytest.mark.slow
+def test_processes_count_the_same(folder: Path) -> None:
+    assert count(folder, on="processes", num_workers=2) == count(folder)
