@@ -83,6 +83,9 @@ RULES = [
     # Apart from the command, whose process is the one that is told to end.
     Rule(r"^maskwright serve --port", replace={"^": "test -d runs/quickstart; "}),
     Rule(r"^maskwright board runs/", replace={"^": "test -d runs/mine; "}),
+    # An index names its model, which search opens.
+    Rule(r"^maskwright search idx ", replace={"^": "test -d runs/retriever; "}),
+    Rule(r"mw\.Searcher\(\"idx\"\)", replace={"^": "# beside runs/retriever\n"}),
     Rule(r"^make train", replace={"^make train": "maskwright train"}),
     Rule(r"\bRUN\b", replace={r"\bRUN\b": "runs/mine"}),
     Rule(r"'DIR'", before="cp -rL bert-base-uncased DIR", packages=("transformers",)),
