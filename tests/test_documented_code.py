@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import shlex
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import typer.core
 import typer.main
 import yaml
 from journeys.documents import Documented, list_documented
@@ -26,6 +28,12 @@ ENDS = {">", "|", "&&", ";", "&"}
 """Words of a shell after which another command begins."""
 
 
+@functools.cache
+def read_commands() -> typer.core.TyperGroup:
+    """Typer reads the signatures of all commands each time."""
+    return typer.main.get_command(app)
+
+
 def list_words(command: str) -> list[str]:
     """What stands after `maskwright`, up to the end of that command."""
     words = shlex.split(re.sub(r"^torchrun .*-m (?=maskwright)", "", command))[1:]
@@ -35,7 +43,7 @@ def list_words(command: str) -> list[str]:
 
 def parse(words: list[str]) -> None:
     """As the command line does before anything is run; a `UsageError` says what is wrong."""
-    command, name, context = typer.main.get_command(app), "maskwright", None
+    command, name, context = read_commands(), "maskwright", None
     with contextlib.suppress(typer.Exit):  # --version and the like answer at once
         while True:
             context = command.make_context(name, list(words), parent=context)

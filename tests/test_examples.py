@@ -5,6 +5,8 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 SMALL = """{
@@ -15,6 +17,7 @@ SMALL = """{
 """Settings that make runs of the manual a matter of seconds."""
 
 
+@pytest.mark.slow  # it learns for seconds; the manual's examples run below
 def test_the_minimal_example_learns_its_corpus(capsys):
     path = EXAMPLES / "minimal_mlm.py"
     assert len(path.read_text(encoding="utf-8").splitlines()) < 80

@@ -96,7 +96,7 @@ class TestFinishedRun:
 
     def test_the_report_shows_predictions_figures_and_settings(self, trained_run: Path) -> None:
         text = (trained_run / "report.html").read_text(encoding="utf-8")
-        assert text.count("<caption>Sample ") == 4
+        assert text.count(">Sample ") == 4
         assert "[MASK]" in text
         assert "unigram baseline" in text
         assert "max_steps: 12" in text

@@ -58,6 +58,7 @@ def export_once(
     return functools.cache(export)
 
 
+@pytest.mark.slow  # tracing takes seconds; test_task_export.py has the graph of classes
 def test_a_question_answering_graph_names_both_ends(
     export_once: Callable[[str], Exported], tokenizer: Tokenizer
 ) -> None:
@@ -70,7 +71,8 @@ def test_a_question_answering_graph_names_both_ends(
     assert_rounded(np.stack([start, end], axis=-1), logits, NUM_TERMS)
 
 
-@pytest.mark.parametrize("task_name", ["qa", pytest.param("ner", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("task_name", ["qa", "ner"])
 def test_logits_of_tokens_are_those_of_each_text_alone(
     export_once: Callable[[str], Exported], tokenizer: Tokenizer, task_name: str
 ) -> None:

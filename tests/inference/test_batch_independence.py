@@ -91,9 +91,9 @@ def test_vectors_of_first_tokens_and_of_all(
 
 
 def list_cases(kinds: Sequence[Any]) -> list[Any]:
-    """Every kind with every family; two families are in the default tests, where vectors are tested of all."""
+    """Every kind with every family; one family is in the default tests, where vectors are tested of all."""
     return [
-        pytest.param(kind, name, marks=[pytest.mark.slow] * (name not in ("bert", "modernbert")))
+        pytest.param(kind, name, marks=[pytest.mark.slow] * (name != "modernbert"))
         for kind in kinds
         for name in FAMILIES
     ]

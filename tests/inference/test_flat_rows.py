@@ -170,7 +170,8 @@ def test_an_error_while_reading_ahead_comes_after_what_was_read() -> None:
         next(items)
 
 
-@pytest.mark.parametrize("family", [pytest.param("bert", marks=pytest.mark.slow), "modernbert"])
+@pytest.mark.slow  # compiling takes seconds; test_compiled_layers.py compares them too
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_layers_compiled_once_take_rows_of_any_length(
     family: str, flat_rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -256,6 +256,7 @@ def fit(model: SentencePairModel, train: PackedLoader, validation: PackedLoader,
     return trainer, lambda: trainer.fit(train, validation, epochs=epochs, callbacks=callbacks, verbose=False)
 
 
+@pytest.mark.slow  # what is learnt is compared with transformers above
 def test_order_that_can_be_learned_is_learned() -> None:
     model = build_model(build_bert(hidden_size=32))
     validation = build_loader(100, seed=1, shuffle=False)

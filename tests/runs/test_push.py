@@ -151,6 +151,7 @@ def test_a_hub_that_does_not_answer_keeps_the_work_of_a_fine_tuning(
     assert (tmp_path / "runs" / "task" / "final.json").is_file()
 
 
+@pytest.mark.slow  # that of similarity goes the same way
 def test_a_fine_tuned_model_is_pushed_as_its_export_with_a_card(
     command: Command, hub: HubStandIn, finetuning: list[object], tmp_path: Path
 ) -> None:

@@ -144,7 +144,7 @@ def test_checkpoints_of_those_given_up_are_removed_and_their_curves_stay(swept: 
     assert page.count("<tr>") == 4
 
 
-@pytest.mark.parametrize("place", [2, 4, 7])
+@pytest.mark.parametrize("place", [*[pytest.param(one, marks=pytest.mark.slow) for one in (2, 7)], 4])
 def test_an_interrupted_sweep_ends_as_an_unbroken_one(
     place: int, values: dict[str, Any], swept: mw.Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from retrieval_worker import build_examples, build_task, take_share
 from safetensors.torch import load_file
 
 
-@pytest.mark.parametrize("kind", ["splade", "colbert"])
+@pytest.mark.parametrize("kind", [pytest.param("splade", marks=pytest.mark.slow), "colbert"])
 def test_shares_add_up_to_the_whole_batch(prestarted: Prestarted, tmp_path: Path, kind: str) -> None:
     answers, targets = build_examples(kind)
     answers.requires_grad_()

@@ -44,7 +44,7 @@ def read_final(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "final.json").read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("loss", ["cosine", "contrastive"])
+@pytest.mark.parametrize("loss", [pytest.param("cosine", marks=pytest.mark.slow), "contrastive"])
 def test_a_run_learns_which_texts_belong_together(lab: Lab, tmp_path: Path, loss: str) -> None:
     build = build_scored_pairs if loss == "cosine" else build_pairs
     pairs = build(40, seed=1)

@@ -155,7 +155,7 @@ def test_advice_needs_texts_on_both_sides(trained: dict[str, Tokenizer], answer:
     "name",
     [
         "bert-base-cased",
-        "roberta-base",
+        pytest.param("roberta-base", marks=pytest.mark.slow),
         pytest.param("bert-base-uncased", marks=pytest.mark.slow),
         pytest.param("gpt2", marks=pytest.mark.slow),
     ],

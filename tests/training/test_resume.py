@@ -68,8 +68,9 @@ def assert_resumes(tmp_path, build_model, train, validation, type, step, max_ste
 @pytest.mark.parametrize(
     ("type", "place"),
     [
-        *(("adamw", place) for place in _PLACES),
+        ("adamw", _PLACES[0]),
         ("muon", _PLACES[1]),
+        *(pytest.param("adamw", place, marks=pytest.mark.slow) for place in _PLACES[1:]),
         *(pytest.param("muon", place, marks=pytest.mark.slow) for place in (_PLACES[0], *_PLACES[2:])),
     ],
 )

@@ -78,7 +78,7 @@ def test_epochs_default_to_the_configuration(build_model, build_loader):
     assert len(build_trainer(build_model(), epochs=2).fit(build_loader()).history["loss"]) == 2
 
 
-@pytest.mark.parametrize("type", ["adamw", "muon"])
+@pytest.mark.parametrize("type", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
 def test_loss_falls_on_a_learnable_corpus(build_model, type):
     """Four sentences without a common token: a guess among all 55 costs 4.0, one among four 1.4."""
     sentences = torch.tensor([[2, *range(start, start + 8), 3] for start in (5, 15, 25, 35)])
