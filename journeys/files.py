@@ -220,7 +220,8 @@ def make_article(sentences: Sequence[str], number: int) -> dict[str, Any]:
         start = context.index(sentence) + sentence.index(name)
         is_impossible = place % 4 == 3
         answers = [] if is_impossible else [{"text": name, "answer_start": start}]
-        question = f"Which name is in {'no' if is_impossible else sentence.split()[0]} sentence?"
+        place_of_name = "no sentence" if is_impossible else f"the sentence that begins {' '.join(sentence.split()[:4])}"
+        question = f"Which name is in {place_of_name}?"
         questions.append(
             {"id": f"{number}-{place}", "question": question, "answers": answers, "is_impossible": is_impossible}
         )
@@ -308,9 +309,14 @@ def write_tasks(material: Material, folder: Path) -> None:
 
 
 def write_collection(material: Material, folder: Path) -> None:
-    """Paragraphs and the questions about them, in BEIR's layout."""
+    """Paragraphs and the questions that they answer, in BEIR's layout."""
     paragraphs = [one for article in material.articles for one in article["paragraphs"]]
-    asked = [(one["question"], number) for number, paragraph in enumerate(paragraphs) for one in paragraph["qas"]]
+    asked = [
+        (one["question"], number)
+        for number, paragraph in enumerate(paragraphs)
+        for one in paragraph["qas"]
+        if not one["is_impossible"]
+    ]
     write_records(
         folder / "corpus.jsonl",
         [{"_id": f"d{number}", "title": "", "text": one["context"]} for number, one in enumerate(paragraphs)],
