@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -70,12 +71,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     return figures
 
 
-def start(size: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """Measure in `size` processes; the main one's figures."""
+def start(script: str, size: int) -> dict[str, Any]:
+    """Run `script --measure` with this command's arguments in `size` processes; the figures of the main one."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    words = [sys.executable, __file__, "--measure", *sys.argv[1:]]
+    words = [sys.executable, script, "--measure", *sys.argv[1:]]
     processes = []
     for rank in range(size):
         places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -105,7 +106,7 @@ def main() -> None:
         print(json.dumps(measure(arguments)))
         leave_world()
         return
-    one, several = start(1, arguments), start(arguments.processes, arguments)
+    one, several = start(__file__, 1), start(__file__, arguments.processes)
     speeds = [figures["rows"] * arguments.length / figures["step_s"] for figures in (one, several)]
     waited = max(0.0, several["together_s"] - several["alone_s"])
     hidden = max(0.0, 1.0 - waited / several["exchange_s"])

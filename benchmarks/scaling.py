@@ -19,9 +19,6 @@ import argparse
 import json
 import math
 import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +27,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from processes import start
 from step_sides import Ours, make_documents
 
 from maskwright.training.distributed.world import leave_world
@@ -166,21 +164,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
     return {"alone_s": alone_s, "together_s": together_s, "exchanges_s": exchanges_s, "gradient_bytes": gradient_bytes}
 
 
-def check(size: int, arguments: argparse.Namespace) -> dict[str, float]:
+def check(size: int) -> dict[str, float]:
     """Measured and predicted forward and backward pass with the exchange, in this many processes here."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    words = [sys.executable, __file__, "--measure", *sys.argv[1:]]
-    processes = []
-    for rank in range(size):
-        places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {**os.environ, **{name: str(value) for name, value in places.items()}}
-        processes.append(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True))
-    outputs = [process.communicate()[0] for process in processes]
-    if any(process.returncode for process in processes):
-        raise SystemExit("a process failed")
-    found = json.loads(outputs[0].splitlines()[-1])
+    found = start(__file__, size)
     if size == 1:
         predicted = found["alone_s"]
     else:
@@ -221,7 +207,7 @@ def main() -> None:
         print(json.dumps(measure(arguments)))
         leave_world()
         return
-    checks = [check(size, arguments) for size in arguments.check_processes]
+    checks = [check(size) for size in arguments.check_processes]
     for found in checks:
         print(
             f"{found['processes']} processes here: predicted {1e3 * found['predicted_s']:,.0f} ms, measured"

@@ -180,6 +180,12 @@ def test_a_failing_trial_is_left_out(values: dict[str, Any], tmp_path: Path, mon
         run(values, tmp_path / "other")
 
 
+def test_settings_that_do_not_go_together_fail_alone(values: dict[str, Any], tmp_path: Path) -> None:
+    done = run(values, tmp_path / "sweep", "model.hidden_size=32,48", "model.num_attention_heads=2,3")
+    troubled = [trial.settings for trial in done.trials if trial.trouble is not None]
+    assert troubled == [{"model.hidden_size": "32", "model.num_attention_heads": "3"}]
+
+
 def fail_if(train: Callable[..., Any], fails: Callable[[float], bool]) -> Callable[..., Any]:
     def call(config: mw.Config, **options: Any) -> Any:
         if fails(config.optimizer.learning_rate):

@@ -247,9 +247,11 @@ class _Work:
         settings = ", ".join(f"{key}={value}" for key, value in trial.settings.items())
         try:
             measured = self._train(number, trial.settings, self.rounds[place].share)
-        except (InputError, RunInterruptedError):
+        except RunInterruptedError:
             raise
-        except RunError as error:
+        except (InputError, RunError) as error:
+            if isinstance(error, InputError) and not any(trial.rounds for trial in trials):
+                raise  # no settings of this trial alone, such as a text that is not there
             trial.trouble = str(error)
             say(self.console, f"{_name(number)}  {settings}: failed, {error}")
         else:
