@@ -15,7 +15,8 @@ import pytest
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
 from maskwright.models.bert import BERT
-from maskwright.models.files.model_folder import describe_pooling, write_small_files
+from maskwright.models.files.model_folder import write_small_files
+from maskwright.models.files.sentence_modules import describe_pooling
 from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
 from maskwright.runs.export import ExportOptions, export_model
 from maskwright.tasks.heads import build_embedding_head

@@ -43,7 +43,8 @@ from maskwright.export.comparison import (
 )
 from maskwright.models.any_encoder import find_max_length, has_segments
 from maskwright.models.encoder import PackedEncoder, describe_encoder
-from maskwright.models.files.model_folder import CONFIG_FILE, OWN_TYPE_PREFIX, describe_pooling, write_small_files
+from maskwright.models.files.model_folder import CONFIG_FILE, OWN_TYPE_PREFIX, write_small_files
+from maskwright.models.files.sentence_modules import describe_pooling
 from maskwright.models.transformers_encoder import TransformersEncoder
 from maskwright.models.transformers_model import quiet_transformers
 from maskwright.objectives.masked_lm import MaskedLanguageModel

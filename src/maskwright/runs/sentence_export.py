@@ -17,12 +17,8 @@ from maskwright.inference.loading import LoadedEncoder, load_text_encoder, read_
 from maskwright.inference.runner import run_windows
 from maskwright.models.any_encoder import find_hidden_size, find_max_length, name_encoder
 from maskwright.models.encoder import PackedEncoder, describe_encoder
-from maskwright.models.files.model_folder import (
-    describe_pooling,
-    find_task_architecture,
-    read_config,
-    read_own_settings,
-)
+from maskwright.models.files.model_folder import find_task_architecture, read_config, read_own_settings
+from maskwright.models.files.sentence_modules import describe_pooling
 from maskwright.objectives.masked_lm import CausalLanguageModel, find_objective
 from maskwright.objectives.mlm_files import lacks_head
 from maskwright.objectives.saving import ModelFiles, name_special_ids

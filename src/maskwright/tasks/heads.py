@@ -22,7 +22,8 @@ from maskwright.models.any_encoder import name_encoder
 from maskwright.models.documents import takes_documents_alone
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.family import TaskHeadLayout
-from maskwright.models.files.model_folder import CONFIG_FILE, WEIGHTS_FILE, describe_pooling, read_own_settings
+from maskwright.models.files.model_folder import CONFIG_FILE, WEIGHTS_FILE, read_own_settings
+from maskwright.models.files.sentence_modules import describe_pooling
 from maskwright.models.layers import ACTIVATIONS, Dropout, build_activation, init_weights
 from maskwright.models.products import RowLinear
 from maskwright.models.transformers_encoder import TunedEncoder

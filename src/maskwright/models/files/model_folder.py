@@ -13,7 +13,7 @@ import shlex
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -357,108 +357,6 @@ def _find_class(folder: Path) -> str:
     architectures = _read_config_if_there(folder).get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     return name if isinstance(name, str) and _CLASS_NAME.fullmatch(name) else "AutoModelForMaskedLM"
-
-
-SentencePooling = Literal["mean", "cls"]
-_POOLING_FOLDER = "1_Pooling"
-_MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-    {"idx": 1, "name": "1", "path": _POOLING_FOLDER, "type": "sentence_transformers.models.Pooling"},
-]
-_NORMALIZE = {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
-_THEIR_POOLINGS = {"mean": "mean_tokens", "cls": "cls_token"}
-_OTHER_POOLINGS = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
-
-
-def describe_pooling(
-    width: int, pooling: SentencePooling, max_length: int | None, normalizes: bool = False
-) -> dict[str, Any]:
-    """The content of each file, by its name in the model's folder; `max_length` counts the special tokens too."""
-    modes = {f"pooling_mode_{theirs}": pooling == ours for ours, theirs in _THEIR_POOLINGS.items()}
-    modes |= {f"pooling_mode_{name}": False for name in _OTHER_POOLINGS}
-    return {
-        MODULES_FILE: [*_MODULES, _NORMALIZE] if normalizes else _MODULES,
-        f"{_POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, **modes, "include_prompt": True},
-        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
-        "config_sentence_transformers.json": {
-            "model_type": "SentenceTransformer",
-            "prompts": {},
-            "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
-        },
-    }
-
-
-_SPLADE_FOLDER = "1_SpladePooling"
-_SPARSE = "sentence_transformers.sparse_encoder.models"
-_SPARSE_MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": f"{_SPARSE}.MLMTransformer"},
-    {"idx": 1, "name": "1", "path": _SPLADE_FOLDER, "type": f"{_SPARSE}.SpladePooling"},
-]
-
-
-def describe_splade(num_tokens: int, max_length: int, prompts: Mapping[str, str]) -> dict[str, Any]:
-    """The same of a sparse encoder with a weight for each token of its vocabulary."""
-    pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": num_tokens}
-    return {
-        MODULES_FILE: _SPARSE_MODULES,
-        f"{_SPLADE_FOLDER}/config.json": pooling,
-        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
-        "config_sentence_transformers.json": {
-            "model_type": "SparseEncoder",
-            "prompts": dict(prompts),
-            "default_prompt_name": None,
-            "similarity_fn_name": "dot",
-        },
-    }
-
-
-_DENSE_FOLDER, _MASK_FOLDER, _LENGTH_FOLDER = "1_Dense", "2_MultiVectorMask", "3_Normalize"
-_LATE_MODULES = {
-    "": "base.modules.transformer.Transformer",
-    _DENSE_FOLDER: "base.modules.dense.Dense",
-    _MASK_FOLDER: "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
-    _LENGTH_FOLDER: "base.modules.normalize.Normalize",
-}
-
-
-def describe_late(
-    width: int,
-    projected: int,
-    max_length: int,
-    query_length: int | None,
-    skipped: Iterable[str],
-    prompts: Mapping[str, str],
-) -> dict[str, Any]:
-    """The same of an encoder with a vector for each token, `projected` from the encoder's `width`."""
-    names = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
-    filling = {"strategy": "fixed", "attend": True, "token": None, "length": query_length}
-    return {
-        MODULES_FILE: [
-            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.{name}"}
-            for number, (path, name) in enumerate(_LATE_MODULES.items())
-        ],
-        f"{_DENSE_FOLDER}/config.json": {
-            "in_features": width,
-            "out_features": projected,
-            "bias": False,
-            "activation_function": "torch.nn.modules.linear.Identity",
-            **names,
-        },
-        f"{_MASK_FOLDER}/config.json": {"skiplist_words": list(skipped), "skiplist_tasks": ["document"]},
-        f"{_LENGTH_FOLDER}/config.json": names,
-        "sentence_bert_config.json": {
-            "transformer_task": "feature-extraction",
-            "max_seq_length": max_length,
-            "query_expansion": None if query_length is None else filling,
-        },
-        "config_sentence_transformers.json": {
-            "model_type": "MultiVectorEncoder",
-            "prompts": dict(prompts),
-            "default_prompt_name": None,
-            "similarity_fn_name": "maxsim",
-        },
-    }
 
 
 def write_small_files(folder: Path, files: Mapping[str, Any]) -> None:

@@ -26,7 +26,8 @@ from maskwright.data.assembly import NUM_SPECIALS
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.files.model_folder import OWN_KEY, describe_late
+from maskwright.models.files.model_folder import OWN_KEY
+from maskwright.models.files.sentence_modules import describe_late
 from maskwright.models.layers import init_weights
 from maskwright.models.products import RowLinear
 from maskwright.tasks.heads import RETRIEVAL_PART, HeadFiles, TaskHead

@@ -19,7 +19,8 @@ from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.models.any_encoder import find_input_embedding
 from maskwright.models.encoder import PackedEncoder
-from maskwright.models.files.model_folder import OWN_KEY, OWN_TYPE_PREFIX, describe_splade
+from maskwright.models.files.model_folder import OWN_KEY, OWN_TYPE_PREFIX
+from maskwright.models.files.sentence_modules import describe_splade
 from maskwright.models.layers import LayerNorm, build_activation, init_weights
 from maskwright.models.products import RowLinear
 from maskwright.objectives.loss import LossSums
