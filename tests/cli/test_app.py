@@ -34,6 +34,16 @@ SURFACE = {
         "--private",
         "--push-to-hub",
     },
+    "distill": {
+        "teacher",
+        "words",
+        "--text",
+        "--layers",
+        "--width",
+        "--objective",
+        "--out",
+        "--overwrite",
+    },
     "finetune": {
         "task",
         "settings",
