@@ -262,6 +262,7 @@ SURFACE = {
         "--max-texts",
         "--max-request-tokens",
         "--max-queue-tokens",
+        "--max-queue-s",
         "--max-concurrent",
         "--timeout-s",
         "--read-timeout-s",
