@@ -125,6 +125,11 @@ RULES = [
     Rule(r"--trials 18", replace={"--trials 18": "--trials 3"}, packages=("optuna",)),
     Rule(r"mw\.sweep\(", replace={'max_steps": 90': 'max_steps": 9'}),
     Rule(r"maskwright adapt", add="training.max_seconds={seconds}", learns=True),
+    # The stand-in of bert-base-uncased has two layers.
+    Rule(r"maskwright distill", add="training.max_seconds={seconds}", replace={r"--layers \d": "--layers 1"}),
+    Rule(
+        r"mw\.distill\(", replace={"layers=2": "layers=1", r'"training.epochs": 1': '"training.max_seconds": {seconds}'}
+    ),
     Rule(r"maskwright finetune|eval \S+ glue", replace={"--seeds 5": "--seeds 2"}),
     # How alike sentences are is more than models of seconds learn, and factors beside frozen ones learn little.
     Rule(r"maskwright finetune (?!regression)(?!.*--lora)", learns=True),

@@ -42,7 +42,7 @@ def write_settings() -> str:
         "# Settings",
         "",
         "Every setting of `maskwright train`, with its default. Settings have the same names in YAML, as `a.b=c` on",
-        "the command line and in Python. `maskwright adapt` and `maskwright finetune` take them too, where they apply.",
+        "the command line and in Python. `maskwright adapt`, `distill` and `finetune` take them too, where they apply.",
     ]
     lone = {}
     for name, field in Config.model_fields.items():

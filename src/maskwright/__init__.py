@@ -77,6 +77,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.compare import compare as compare
     from maskwright.runs.create import create_mlm_dataset as create_mlm_dataset
     from maskwright.runs.create import create_mlm_training_model as create_mlm_training_model
+    from maskwright.runs.distill import distill as distill
     from maskwright.runs.doctor.findings import CheckUp as CheckUp
     from maskwright.runs.estimators import TextClassifier as TextClassifier
     from maskwright.runs.estimators import TextEmbedder as TextEmbedder
@@ -215,6 +216,7 @@ _HOMES = {
     "create_mlm_dataset": "maskwright.runs.create",
     "create_mlm_training_model": "maskwright.runs.create",
     "create_nlp_head": "maskwright.tasks.nlp_heads",
+    "distill": "maskwright.runs.distill",
     "doctor": "maskwright.runs.commands",
     "evaluate": "maskwright.runs.eval.evaluate",
     "export": "maskwright.runs.commands",

@@ -17,6 +17,7 @@ from maskwright.sections.base import Section, read_value
 from maskwright.sections.data import AugmentationConfig, DataConfig, QualityConfig, TokenizerConfig
 from maskwright.sections.model import ModelConfig
 from maskwright.sections.objective import (
+    DistillationConfig,
     ForgettingConfig,
     MaskingConfig,
     PairsConfig,
@@ -76,6 +77,7 @@ class Config(Section):
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     replaced_tokens: ReplacedTokensConfig = Field(default_factory=ReplacedTokensConfig)
     pairs: PairsConfig = Field(default_factory=PairsConfig)
+    distillation: DistillationConfig = Field(default_factory=DistillationConfig)
     forgetting: ForgettingConfig = Field(default_factory=ForgettingConfig)
     objective: list[PhaseConfig] = Field(
         default_factory=list,

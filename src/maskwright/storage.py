@@ -32,7 +32,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         with naming(path):
             temporary.write_text(text, encoding="utf-8")
-            _sync(temporary)
+            sync(temporary)
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -44,7 +44,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     try:
         with naming(path):
             temporary.write_bytes(content)
-            _sync(temporary)
+            sync(temporary)
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -192,11 +192,11 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             yield temporary
             for file in temporary.rglob("*"):
                 if file.is_file():
-                    _sync(file)
+                    sync(file)
             replace_folder(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    _sync(folder.parent)
+    sync(folder.parent)
 
 
 def replace_folder(new: Path, folder: Path) -> None:
@@ -240,7 +240,7 @@ def _exchange(one: Path, other: Path) -> bool:
     return bool(rename(*names, _EXCHANGE) == 0)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     is_windows = sys.platform == "win32"
     if is_windows and path.is_dir():  # folders cannot be opened there
         return

@@ -15,6 +15,7 @@ import typer
 
 from maskwright.cli.adapt import adapt
 from maskwright.cli.compare import compare
+from maskwright.cli.distill import distill
 from maskwright.cli.doctor import doctor
 from maskwright.cli.eval import evaluate
 from maskwright.cli.export import export
@@ -60,6 +61,7 @@ app = Commands(
 )
 app.command()(train)
 app.command()(adapt)
+app.command()(distill)
 app.command()(finetune)
 app.command()(doctor)
 app.command()(launch)
@@ -126,7 +128,7 @@ def _describe_kept(words: list[str]) -> str:
         return "what is indexed so far is kept, and the same command goes on with it"
     if words[:1] == ["eval"] and "glue" in words:
         return "finished runs are kept, and the same command goes on with the others"
-    if words[:1] in (["train"], ["finetune"], ["adapt"]):
+    if words[:1] in (["train"], ["finetune"], ["adapt"], ["distill"]):
         return "this command had saved nothing yet, and the same command goes on from what is there"
     return "nothing was written, and the same command begins again"
 

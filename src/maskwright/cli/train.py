@@ -10,7 +10,10 @@ from maskwright.errors import RunError
 from maskwright.terminal import echo
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from maskwright.config import Config
+    from maskwright.runs.pretrain import FinishedRun
 
 
 Settings = Annotated[
@@ -72,10 +75,15 @@ def train(
 
     # Only now, so that a mistake in the settings is answered without waiting for torch.
     from maskwright.runs.commands import train as start
-    from maskwright.runs.report import format_figures
 
     console = CleanConsole()
-    run = start(config, overwrite=overwrite, console=console)
+    print_run(start(config, overwrite=overwrite, console=console), console)
+
+
+def print_run(run: FinishedRun, console: Console) -> None:
+    """Its predictions, figures and next commands; an error where it went wrong."""
+    from maskwright.runs.report import format_figures
+
     console.rule("held-out text")
     if run.predictions is not None:
         run.predictions.print(console)

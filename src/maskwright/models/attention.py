@@ -98,11 +98,14 @@ class SelfAttention(nn.Module):
 
     def forward(self, hidden: Tensor, attention_mask: AttentionMask, rotation: Rotation | None = None) -> Tensor:
         rows, length, width = hidden.shape
-        query, key, value = self.split_heads(self.qkv(hidden))
-        if rotation is not None:
-            query, key = rotation.apply(query), rotation.apply(key)
+        query, key, value = self.project(hidden, rotation)
         attended = self._attend(query, key, value, attention_mask)
         return self.output(attended.transpose(1, 2).reshape(rows, length, width))
+
+    def project(self, hidden: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value (B, H, S, K) of hidden states (B, S, D)."""
+        query, key, value = self.split_heads(self.qkv(hidden))
+        return (query, key, value) if rotation is None else (rotation.apply(query), rotation.apply(key), value)
 
     def split_heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value (B, H, S, K) of their common product (B, S, 3 D)."""

@@ -101,6 +101,10 @@ class BertLayer(nn.Module):
         transformed = self.dropout(self.down(self.activation(self.up(hidden))))
         return add_and_normalize(self.feed_forward_norm, hidden, self.stochastic_depth(transformed))
 
+    def project(self, hidden: Tensor, attention_mask: AttentionMask) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value (B, H, S, K) of the layer's input."""
+        return self.attention.project(hidden)
+
 
 BERT_FAMILY = Family(
     model_type="bert",

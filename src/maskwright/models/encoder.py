@@ -98,6 +98,9 @@ class PackedEncoder(nn.Module, ABC):
     """Compiles layers over flat rows."""
     inference_recorder: InferenceRecorder | None = None
     """Records passes over flat rows of short texts."""
+    keeps_last_call = False
+    """Whether the last layer's inputs are kept, for its queries, keys and values."""
+    last_call: tuple[nn.Module, Tensor, tuple[Any, ...]] | None = None
 
     @classmethod
     def from_variant(cls, variant: str, **overrides: Any) -> Self:
@@ -311,6 +314,8 @@ class PackedEncoder(nn.Module, ABC):
         return None if self.training else group_documents(hidden, document_ids, is_causal)
 
     def run_layer(self, layer: nn.Module, hidden: Tensor, *others: Any) -> Tensor:
+        if self.keeps_last_call:
+            self.last_call = layer, hidden, others
         if self.inference_compiler and any(isinstance(one, FlatAttention) for one in others):
             return self.inference_compiler.run(layer, hidden, *others)
         compiler = self._find_compiler(hidden)
@@ -320,6 +325,14 @@ class PackedEncoder(nn.Module, ABC):
         if self.recomputes_activations and torch.is_grad_enabled():
             return checkpoint(run, hidden, *others, use_reentrant=False)
         return run(hidden, *others)
+
+    def project_last(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value (B, H, S, K) of the last layer in the last forward pass, if it `keeps_last_call`."""
+        assert self.last_call is not None, "the last forward pass kept nothing"
+        (layer, hidden, others), self.last_call = self.last_call, None
+        project: Any = layer.project
+        query, key, value = project(hidden, *others)
+        return query, key, value
 
     def _find_compiler(self, hidden: Tensor) -> LayerCompiler | None:
         compiler = self.layer_compiler

@@ -95,6 +95,12 @@ class ModernBertLayer(nn.Module):
         value, gate = self.up(self.feed_forward_norm(hidden)).chunk(2, dim=-1)
         return hidden + self.down(self.dropout(self.activation(value) * gate))
 
+    def project(
+        self, hidden: Tensor, attention_mask: AttentionMask, rotation: Rotation
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value (B, H, S, K) of the layer's input."""
+        return self.attention.project(self.attention_norm(hidden), rotation)
+
 
 class RotaryRamp(nn.Module):
     """The bases of global and local layers, from one pair to another over a share of a run, evenly in logarithms."""

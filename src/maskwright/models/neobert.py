@@ -91,6 +91,12 @@ class NeoBertLayer(nn.Module):
         value, gate = self.up(self.feed_forward_norm(hidden)).chunk(2, dim=-1)
         return hidden + self.down(self.activation(value) * gate)
 
+    def project(
+        self, hidden: Tensor, attention_mask: AttentionMask, rotation: Rotation
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value (B, H, S, K) of the layer's input."""
+        return self.attention.project(self.attention_norm(hidden), rotation)
+
 
 NEOBERT_FAMILY = Family(
     model_type="neobert",

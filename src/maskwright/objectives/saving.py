@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ from maskwright.models.files.model_folder import (
     write_model_folder,
     write_small_files,
 )
-from maskwright.models.files.safetensors_file import read_tensors, write_safetensors
+from maskwright.models.files.safetensors_file import write_safetensors
+from maskwright.models.files.tensor_parts import StoredTensors, TensorPart, list_part_files, split_part
 from maskwright.storage import refuse_unknown_fields
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer
 
@@ -95,28 +96,44 @@ class SavedModel(nn.Module, ABC):
 
     def snapshot(self, tokenizer: Any = None, wait: bool = True) -> ModelSnapshot:
         """A copy of what its files will hold; without `wait` copies from a GPU are asynchronous."""
+        files = self.place_parts({name: TensorPart(tensor) for name, tensor in self.collect_state().items()})
+        tensors = {file: {name: part.rows for name, part in parts.items()} for file, parts in files.items()}
+        copies = {file: copy_to_cpu(weights, wait) for file, weights in tensors.items()}
+        described = self.describe(tokenizer)
+        return replace(described, weights=copies.pop(WEIGHTS_FILE, {}), others=copies)
+
+    def describe(self, tokenizer: Any = None) -> ModelSnapshot:
+        """The files beside the weights."""
         tokenizer = None if tokenizer is None else as_tokenizer(tokenizer)
         described = self.describe_files(tokenizer)
         own = {FORMAT_KEY: FORMAT_VERSION, **described.config.get(OWN_KEY, {})}
-        files: dict[str, State] = {WEIGHTS_FILE: {}}
-        state = self.collect_state()
-        for name, stored in self.list_weights().items():
-            weights = files.setdefault(stored.file, {})
-            tensor, num_blocks = state[name], len(stored.names)
-            blocks = tensor.chunk(num_blocks) if num_blocks > 1 else (tensor,)  # a number has no blocks
-            weights |= dict(zip(stored.names, blocks, strict=True))
-            if stored.other_name is not None and stored.is_written_twice:
-                weights[stored.other_name] = tensor
-        copies = {file: copy_to_cpu(weights, wait) for file, weights in files.items()}
         return ModelSnapshot(
             {**described.config, OWN_KEY: own},
-            copies.pop(WEIGHTS_FILE),
+            None,
             tokenizer,
-            copies,
-            described.small_files,
-            described.pads_left,
-            find_max_length(self.encoder),
+            small_files=described.small_files,
+            pads_left=described.pads_left,
+            max_length=find_max_length(self.encoder),
         )
+
+    @property
+    def is_written_as_is(self) -> bool:
+        """Whether `collect_state` is the state itself, so that processes can write the rows that they have of it."""
+        return True
+
+    def place_parts(self, state: Mapping[str, TensorPart | None]) -> dict[str, dict[str, TensorPart]]:
+        """Parts of the state, under our names, by the files they belong into and their names there; None for what
+        another process has.
+        """
+        files: dict[str, dict[str, TensorPart]] = {}
+        for name, stored in self.list_weights().items():
+            part, parts = state[name], files.setdefault(stored.file, {})
+            if part is None:
+                continue
+            parts |= dict(zip(stored.names, split_part(part, len(stored.names)), strict=True))
+            if stored.other_name is not None and stored.is_written_twice:
+                parts[stored.other_name] = part
+        return files
 
 
 @dataclass(frozen=True)
@@ -124,7 +141,8 @@ class ModelSnapshot:
     """A copy of what a model's files will hold, independent of later changes of the model."""
 
     config: dict[str, Any]
-    weights: State
+    weights: State | None
+    """None if processes write what they have of the weights themselves."""
     tokenizer: Tokenizer | None
     others: dict[str, State] = field(default_factory=dict)
     """Weights of other files, by file name."""
@@ -136,7 +154,7 @@ class ModelSnapshot:
     @property
     def num_bytes(self) -> int:
         """The size of the tensors; the other files are small."""
-        return sum(tensor.nbytes for part in (self.weights, *self.others.values()) for tensor in part.values())
+        return sum(tensor.nbytes for part in (self.weights or {}, *self.others.values()) for tensor in part.values())
 
     def write(self, folder: Path) -> None:
         write_model_folder(folder, self.config, self.weights)
@@ -184,7 +202,8 @@ def _find_normaliser(encoder: nn.Module) -> Callable[[str], str]:
 
 def _read_file(folder: Path, file: str, weights: State | None, normalise: Callable[[str], str]) -> Mapping[str, Tensor]:
     if file != WEIGHTS_FILE:
-        found = read_tensors(folder / file) if (folder / file).is_file() else {}
+        is_there = (folder / file).is_file() or list_part_files(folder / file)
+        found = dict(StoredTensors(folder / file)) if is_there else {}
     else:
         found = read_weights(folder) if weights is None else weights
     return {normalise(name): tensor for name, tensor in found.items()}

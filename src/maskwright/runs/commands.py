@@ -5,7 +5,6 @@ Functions import their modules when they run, so that mistakes in arguments are 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from maskwright.text.tokenizer.extend import VocabularyAdvice
     from maskwright.text.tokenizer.tokenizer import Tokenizer
 
-_UNFIT = re.compile(r"[^\w.-]+")
-"""Characters that are not used in folder names."""
 _HELD_OUT_SHARE = 0.1
 _NOT_OF_TASKS = {"console", "head", "num_seeds", "out", "overwrite", "private", "push_to_hub", "seeds", "settings"}
 """Arguments of `finetune` that are not in a `TaskConfig`."""
@@ -156,13 +153,13 @@ def adapt(
     from maskwright.runs.adapt import AdaptOptions
     from maskwright.runs.adapt import adapt as run
     from maskwright.runs.finetune.finetune import say
-    from maskwright.runs.given import keep_model, name_sources
+    from maskwright.runs.given import keep_model, name_folder, name_sources
     from maskwright.terminal import CleanConsole
 
     _check_push(push_to_hub, private)
     refuse_below(0, new_tokens=new_tokens)
     refuse_below(1, head_steps=head_steps)
-    folder = Path(out) if out is not None else Path("runs") / f"{_name_folder(model)}-adapted"
+    folder = Path(out) if out is not None else Path("runs") / f"{name_folder(model)}-adapted"
     inputs = folder.with_name(f"{folder.name}-inputs")
     texts, others = (name_sources(one, inputs, are_texts=True) for one in (text, general))
     if not texts:
@@ -204,6 +201,8 @@ def finetune(
     layer_decay: float | None = None,
     class_weights: str | None = None,
     label_smoothing: float | None = None,
+    teacher: str | Path | None = None,
+    hard_label_weight: float | None = None,
     doc_stride: int | None = None,
     max_answer_length: int | None = None,
     max_question_length: int | None = None,
@@ -288,7 +287,9 @@ def _finetune(
     if not isinstance(model, str | Path):
         named["model"] = f"{MEMORY}{type(model).__name__}"
     config = build_task_config(named)
-    folder = Path(out) if out is not None else Path("runs") / f"{_name_folder(model)}-{config.task}"
+    from maskwright.runs.given import name_folder
+
+    folder = Path(out) if out is not None else Path("runs") / f"{name_folder(model)}-{config.task}"
 
     from maskwright.runs.finetune.finetune import finetune as run
     from maskwright.runs.finetune.inputs import GivenInputs
@@ -467,9 +468,3 @@ def _check_push(repo: str | None, private: bool) -> None:
         check_push(repo)
     elif private:
         raise InputError(f"private is for {name_option('push_to_hub')}; give both, or leave it out")
-
-
-def _name_folder(model: GivenModel) -> str:
-    """What a folder that is made of a model begins with."""
-    name = Path(model).resolve().name if isinstance(model, str | Path) else type(model).__name__
-    return _UNFIT.sub("-", name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,8 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, refuse_
 GivenModel = str | Path | nn.Module
 """A run, a checkpoint, a model folder or a hub id; or a model or encoder in memory, ours or of transformers."""
 _HASH_DIGITS = 8
+_UNFIT = re.compile(r"[^\w.-]+")
+"""Characters that are not used in folder names."""
 _NAMING = f"call it '{TEXT_COLUMN}'"
 """What to do about the column of texts where no argument names it."""
 
@@ -70,6 +73,12 @@ def keep_model(model: GivenModel, tokenizer: Any, parent: Path) -> NamedModel:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return NamedModel(str(folder), f"{MEMORY}{folder.name}")
+
+
+def name_folder(model: GivenModel) -> str:
+    """What a folder that is made of a model begins with."""
+    name = Path(model).resolve().name if isinstance(model, str | Path) else type(model).__name__
+    return _UNFIT.sub("-", name)
 
 
 def name_module(module: nn.Module) -> str:

@@ -164,15 +164,16 @@ def _validation_folder(config: Config, folder: Path) -> Path:
 
 
 def get_tokenizer(config: Config, documents: Callable[[], Iterable[str]], kept: Path | None) -> Tokenizer:
-    """The tokenizer `kept` by a resumed run, else the configured one, that of the initial model, or a newly trained
-    one.
+    """The tokenizer `kept` by a resumed run, else the configured one, that of the initial model or the teacher, or a
+    newly trained one.
     """
     if kept is not None and (kept / "tokenizer.json").is_file():
         return load_tokenizer(kept)
     if config.tokenizer.path is not None:
         return open_tokenizer(config.tokenizer.path)
-    if config.model.from_ is not None:
-        return open_tokenizer(config.model.from_)
+    initial = config.model.from_ or config.distillation.teacher
+    if initial is not None:
+        return open_tokenizer(initial)
     settings = config.tokenizer
     return train_tokenizer(documents, settings.type, settings.vocab_size, settings.lowercase, settings.min_frequency)
 

@@ -18,6 +18,7 @@ from maskwright.models.any_encoder import find_max_length
 from maskwright.models.encoder import FAMILIES, PackedEncoder, outline_encoder
 from maskwright.models.files.model_folder import read_config, resolve_folder
 from maskwright.models.transformers_model import is_foreign
+from maskwright.objectives.distillation import Student
 from maskwright.objectives.masked_lm import (
     Build,
     CausalLanguageModel,
@@ -31,6 +32,7 @@ from maskwright.objectives.saving import CUSTOM_TYPE
 from maskwright.objectives.sentence_pairs import SentencePairModel, continue_with_pairs
 from maskwright.objectives.token_detector import OTHERS_FILE
 from maskwright.recipes import read_recipe
+from maskwright.runs.students import build_student, check_distillation, choose_student, load_teacher
 from maskwright.runs.texts import Say
 from maskwright.sections.objective import PhaseConfig
 from maskwright.suggestions import suggest_near
@@ -47,6 +49,8 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
     torch.manual_seed(config.run.seed)
     if config.model.from_ is not None:
         return _continue_model(config, tokenizer, config.model.from_)
+    if config.distillation.teacher is not None:
+        return _build_student(config, tokenizer, config.distillation.teacher)
     if config.model.freeze_encoder:
         raise InputError("model.freeze_encoder keeps an encoder as it is; give the trained one as model.from")
     if config.model.rope_ramp_share:
@@ -74,12 +78,20 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
     return choose_kind(config)(encoder, mlm_head_activation=config.model.mlm_head_activation, **settings)
 
 
+def _build_student(config: Config, tokenizer: Tokenizer, teacher_name: str) -> MaskedLanguageModel:
+    teacher = load_teacher(config)
+    masking = {"special_token_ids": tokenizer.all_special_ids, **_masking_options(config)}
+    student = build_student(config, teacher, masking)
+    _check_fits(teacher, config, tokenizer, teacher_name)
+    return student
+
+
 def fit_row_length(config: Config, say: Say, may_change_given: bool = False) -> Config:
-    """Lower `data.max_length` to the limit of the model to continue from, and say so.
+    """Lower `data.max_length` to the limit of the model to continue from, or of the teacher, and say so.
 
     A value set by the user is not changed, so `build_model` refuses it, unless `may_change_given`.
     """
-    source, length = config.model.from_, config.data.max_length
+    source, length = config.model.from_ or config.distillation.teacher, config.data.max_length
     _find_encoder_class(config.model.family)  # a mistyped one is said before any text is read
     is_given = "max_length" in config.data.model_fields_set and not may_change_given
     if source is None or is_given or config.model.max_position_embeddings is not None:
@@ -120,14 +132,10 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
         tokenizer.model_max_length = None  # it was that of the old positions
     if config.model.freeze_encoder:
         model.encoder.requires_grad_(False)
-    check_vocabulary(model, tokenizer)
-    _check_same_words(tokenizer, source)
-    limit = find_max_length(model.encoder)
-    if limit is not None and config.data.max_length > limit:
-        raise InputError(
-            f"data.max_length is {config.data.max_length}, {source} takes {limit} tokens; lower it:"
-            f" data.max_length={limit}"
-        )
+    _check_fits(model, config, tokenizer, source)
+    if config.distillation.teacher is not None:
+        assert isinstance(model, Student)
+        _check_fits(model.teacher, config, tokenizer, config.distillation.teacher)
     model.mask_ratio = config.masking.ratio
     model.mlm_head_dropout = config.model.mlm_head_dropout
     model.seed = config.run.seed
@@ -136,6 +144,18 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
         model.vocab_size, tokenizer.mask_token_id, tokenizer.all_special_ids, **_masking_options(config)
     )
     return model
+
+
+def _check_fits(model: TrainedModel, config: Config, tokenizer: Tokenizer, source: str) -> None:
+    """Refuse a tokenizer or rows that are not of a saved model."""
+    check_vocabulary(model, tokenizer)
+    _check_same_words(tokenizer, source)
+    limit = find_max_length(model.encoder)
+    if limit is not None and config.data.max_length > limit:
+        raise InputError(
+            f"data.max_length is {config.data.max_length}, {source} takes {limit} tokens; lower it:"
+            f" data.max_length={limit}"
+        )
 
 
 def _find_other_shape(config: Config, encoder: nn.Module) -> dict[str, Any]:
@@ -334,6 +354,7 @@ def stretch_positions(model: nn.Module, settings: Mapping[str, Any], source: str
 
 def check_objective(config: Config) -> None:
     """Refuse objectives that exclude one another."""
+    check_distillation(config)
     mode = config.training.mode
     if config.pairs.task is not None and (config.objective or mode != "mlm"):
         raise InputError(
@@ -351,6 +372,8 @@ def choose_kind(config: Config) -> Build:
     """The class, or function, that builds the model from an encoder and settings."""
     check_objective(config)
     phases, training = config.objective, config.training
+    if config.distillation.teacher is not None:
+        return choose_student(config, load_teacher(config))
     if config.pairs.task is not None:
         return partial(SentencePairModel, pair_weight=config.pairs.weight)
     if phases:
@@ -375,6 +398,8 @@ def find_causal_share(phases: list[PhaseConfig], progress: float) -> float:
 def describe_objective(config: Config) -> str:
     masking = f"masking by {config.masking.strategy} from {config.masking.ratio:.0%}"
     mode = config.training.mode if config.pairs.task is None else f"mlm and {config.pairs.task}"
+    if config.distillation.teacher is not None:
+        mode = f"{mode} and {config.distillation.objective}'s of {config.distillation.teacher}"
     if not config.objective:
         return mode if mode == "clm" else f"{mode}, {masking}"
     phases = [f"{phase.mode} until {phase.until or 1:.0%}" for phase in config.objective]

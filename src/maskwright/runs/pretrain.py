@@ -21,6 +21,7 @@ from maskwright.errors import InputError
 from maskwright.inference.visualize import PredictionView, build_prediction_view
 from maskwright.masking.strategies import compute_mask_ratio
 from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER
+from maskwright.objectives.distillation import Student
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.objective import Objective
 from maskwright.runs.callbacks import DivergenceWatch, MetricsLog, PeriodicCheckpoints, RollBack
@@ -36,6 +37,7 @@ from maskwright.runs.pause import PauseAt
 from maskwright.runs.predictions import PredictionLog
 from maskwright.runs.report import build_run_cell, format_figures, write_report
 from maskwright.runs.run_store import RunStore, fetch_checkpoint
+from maskwright.runs.teacher_figures import measure_teacher
 from maskwright.runs.upload import open_store, uploading
 from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.stores import is_store_url, parse_url
@@ -208,6 +210,8 @@ def _train(config: Config, start: _Start, world: World, console: Console, pause_
     figures |= watch.judge(choose_token_loss(figures) if "loss" in figures else None)
     if guard is not None:
         figures |= guard.compute_figures()
+    if isinstance(model, Student) and config.training.final_evaluation:
+        figures |= measure_teacher(config, model, trainer, tokenizer, validation)
     predictions = None
     if shown is not None:
         assert isinstance(model, MaskedLanguageModel)

@@ -179,8 +179,23 @@ def format_figures(figures: dict[str, Any]) -> dict[str, str]:
             f"AUC {figures['replaced_auc']:.3f}, {figures['replaced_accuracy']:.1%} of all tokens judged right"
             " (the figures above are the generator's)"
         )
+    if "teacher_parameters" in figures:
+        formatted |= _format_teacher(figures)
     return formatted | {
         "trained on": f"{figures['tokens']:,} tokens in {figures['steps']:,} steps, {figures['seconds']:.0f} s"
         f" ({figures['tokens'] / max(figures['seconds'], 1e-9):,.0f} tokens/s)",
         "parameters": f"{figures['parameters']:,}",
+    }
+
+
+def _format_teacher(figures: dict[str, Any]) -> dict[str, str]:
+    """Quality, size and speed of a student beside its teacher's."""
+    taught = figures.get("teacher_loss")
+    quality = "" if taught is None else f", of the teacher {taught:.3f} ({figures['teacher_accuracy']:.1%})"
+    size, speed = figures["teacher_parameters"], figures["teacher_encoder_tokens_per_s"]
+    return {
+        "before": f"loss {figures['loss_before']:.3f} ({figures['accuracy_before']:.1%}){quality}",
+        "size": f"{figures['parameters'] / size:.0%} of the teacher's {size:,} parameters",
+        "speed": f"{figures['encoder_tokens_per_s']:,.0f} tokens/s through the encoder,"
+        f" {figures['encoder_tokens_per_s'] / speed:.1f} times the teacher's",
     }

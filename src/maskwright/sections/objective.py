@@ -1,4 +1,4 @@
-"""Training objectives: masked tokens, replaced tokens, pairs; phases; and the measurement of forgetting."""
+"""Training objectives: masked tokens, replaced tokens, pairs, a teacher; phases; and the measurement of forgetting."""
 
 from __future__ import annotations
 
@@ -90,6 +90,51 @@ class PairsConfig(Section):
         default=None, description="Next-sentence prediction (nsp) or sentence-order prediction (sop); unset: no pairs."
     )
     weight: float = Field(default=1.0, gt=0, description="Weight of the auxiliary loss.")
+
+
+class DistillationConfig(Section):
+    """A student of a larger model, of which it has fewer layers (model.num_hidden_layers)."""
+
+    teacher: str | None = Field(
+        default=None, description="The run, model folder or hub id of the model to learn from; unset: no teacher."
+    )
+    objective: Literal["distilbert", "minilm"] = Field(
+        default="distilbert",
+        description="Learn the teacher's predictions and hidden states (distilbert), or how its last layer's queries"
+        " meet keys and its values each other (minilm).",
+    )
+    from_layers: list[int] | None = Field(
+        default=None,
+        description="Numbers of the teacher's layers, from 0, that the student's begin as; unset: evenly spaced, the"
+        " first and the last among them. Of another width all weights are new.",
+    )
+    mlm_weight: float | None = Field(
+        default=None, gt=0, description="Weight of the masked tokens' loss; unset: distilbert 2, minilm 1."
+    )
+    temperature: float = Field(default=2.0, gt=0, description="distilbert: temperature of the soft labels.")
+    soft_label_weight: float = Field(default=5.0, gt=0, description="distilbert: weight of the soft labels.")
+    hidden_weight: float = Field(default=1.0, gt=0, description="distilbert: weight of the hidden states.")
+    relation_heads: int | None = Field(
+        default=None, ge=1, description="minilm: parts that relations are computed in; unset: the teacher's heads."
+    )
+    query_key_weight: float = Field(default=1.0, gt=0, description="minilm: weight of queries with keys.")
+    value_weight: float = Field(default=1.0, gt=0, description="minilm: weight of values with values.")
+
+    @model_validator(mode="after")
+    def _check_used(self) -> DistillationConfig:
+        """Refuse settings that would have no effect."""
+        unused: tuple[str, ...] = _RELATIONS if self.objective == "distilbert" else _SOFT_LABELS
+        reason = f"objective {self.objective} does not use it"
+        if self.teacher is None:
+            unused, reason = tuple(name for name in type(self).model_fields if name != "teacher"), "there is no teacher"
+        for name in unused:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"distillation.{name} is {getattr(self, name)}, but {reason}; leave it out")
+        return self
+
+
+_SOFT_LABELS = ("temperature", "soft_label_weight", "hidden_weight")
+_RELATIONS = ("relation_heads", "query_key_weight", "value_weight")
 
 
 class ForgettingConfig(Section):

@@ -243,6 +243,10 @@ class TaskModel(Objective):
         """With LoRA the matrices as they are with their factors, so that others read what was trained."""
         return merge_state(self.state_dict())
 
+    @property
+    def is_written_as_is(self) -> bool:
+        return not has_adapters(self)
+
     def load_weights(self, folder: str | Path) -> None:
         """With LoRA the factors and the head; the encoder is that of the run, which its own weights are checked for."""
         if not has_adapters(self):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from maskwright.errors import InputError, RunError
 from maskwright.storage import count_free_bytes, describe_room, is_full
+from maskwright.training.checkpoint_parts import PartContents, write_in_parts
 from maskwright.training.checkpoints import CheckpointContents, Retention, write_checkpoint
 
 Warn = Callable[[str], None]
@@ -19,12 +20,14 @@ class _Job:
     """A checkpoint to write."""
 
     folder: Path
-    contents: CheckpointContents
+    contents: CheckpointContents | PartContents
     retention: Retention | None
     notes: list[str]
     """What was removed to make room for it."""
 
     def write(self) -> Path:
+        if isinstance(self.contents, PartContents):
+            return write_in_parts(self.folder, self.contents, self.retention, self.notes)
         return write_checkpoint(self.folder, self.contents, self.retention, self.notes)
 
 
@@ -40,7 +43,7 @@ class CheckpointWriter:
     def write(
         self,
         folder: Path,
-        contents: CheckpointContents,
+        contents: CheckpointContents | PartContents,
         retention: Retention | None = None,
         background: bool = False,
     ) -> None:
@@ -68,7 +71,8 @@ class CheckpointWriter:
         error = future.exception()
         self._tell(job)
         if isinstance(error, RunError | InputError | OSError):
-            self._failed = job
+            if isinstance(job.contents, CheckpointContents):  # a part of one process alone is nothing to try again
+                self._failed = job
             self._warn(f"{error}; training goes on, and the next checkpoint is tried as usual")
         elif error is not None:
             raise error

@@ -1,7 +1,8 @@
 """Checkpoints: a usable model, the optimizer's state and the training state, in safetensors and JSON only.
 
 A checkpoint folder appears under its name only when it is complete, and its checksums are verified before use. It holds
-whole tensors, so any number of processes can resume from it.
+whole tensors, or the rows of them that each process had (`checkpoint_parts`); any number of processes can resume from
+either.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from maskwright.models.files.model_folder import (
     copy_to_cpu,
     list_checkpoints,
 )
-from maskwright.models.files.safetensors_file import read_tensors, write_safetensors
+from maskwright.models.files.safetensors_file import write_safetensors
+from maskwright.models.files.tensor_parts import StoredTensors, find_whole_name, list_part_files
 from maskwright.objectives.objective import Objective
 from maskwright.objectives.saving import ModelSnapshot
 from maskwright.storage import (
@@ -44,8 +46,8 @@ from maskwright.storage import (
 )
 from maskwright.training.state import History, TrainingState
 
-_OPTIMIZER_FILE = "optimizer.safetensors"
-_AVERAGE_FILE = "average.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+AVERAGE_FILE = "average.safetensors"
 _STATE_FILE = "state.json"
 CHECKSUMS_FILE = "checksums.json"
 """Written last."""
@@ -56,7 +58,8 @@ _SUFFIXES = (".json", ".safetensors", ".txt")
 """Suffixes of the files we write; files of other programs have no checksum."""
 _LOSSES = ("best_loss", "first_loss")
 """Losses in the state, which are not checked: custom objectives may have any."""
-_NEEDED_FILES = (f"{MODEL_FOLDER}/{CONFIG_FILE}", f"{MODEL_FOLDER}/{WEIGHTS_FILE}", _OPTIMIZER_FILE, _STATE_FILE)
+_WEIGHTS = f"{MODEL_FOLDER}/{WEIGHTS_FILE}"
+_NEEDED_FILES = (f"{MODEL_FOLDER}/{CONFIG_FILE}", _WEIGHTS, OPTIMIZER_FILE, _STATE_FILE)
 
 
 @dataclass(frozen=True)
@@ -96,12 +99,16 @@ def collect_contents(
         model.snapshot(tokenizer, wait=False),
         copy_to_cpu(optimizer_state, wait=False),
         None if average is None else copy_to_cpu(average, wait=False),
-        {"state": asdict(state), "history": {name: list(values) for name, values in history.history.items()}},
+        copy_values(state, history),
         torch.cuda.Event() if torch.cuda.is_available() else None,
     )
     if contents.copied is not None:
         contents.copied.record()
     return contents
+
+
+def copy_values(state: TrainingState, history: History) -> dict[str, Any]:
+    return {"state": asdict(state), "history": {name: list(values) for name, values in history.history.items()}}
 
 
 def write_checkpoint(
@@ -132,27 +139,40 @@ def write_checkpoint(
                 notes.append(f"the disk is full: {removed} is removed to make room for {checkpoint}")
         else:
             break
-    _remove_old(folder, checkpoint, retention)
+    remove_old(folder, checkpoint, retention)
     return checkpoint
 
 
 def _write_files(checkpoint: Path, contents: CheckpointContents) -> None:
     with whole_folder(checkpoint) as temporary:
         contents.model.write(temporary / MODEL_FOLDER)
-        write_safetensors(temporary / _OPTIMIZER_FILE, contents.optimizer)
+        write_safetensors(temporary / OPTIMIZER_FILE, contents.optimizer)
         if contents.average is not None:
-            write_safetensors(temporary / _AVERAGE_FILE, contents.average)
-        values = {FORMAT_KEY: _FORMAT_VERSION, **contents.values}
-        write_text(temporary / _STATE_FILE, json.dumps(values, indent=2) + "\n")
-        checksums = {str(file.relative_to(temporary)): _checksum(file) for file in _list_files(temporary)}
-        write_text(temporary / CHECKSUMS_FILE, json.dumps(checksums, indent=2) + "\n")
+            write_safetensors(temporary / AVERAGE_FILE, contents.average)
+        write_values(temporary, contents.values)
+        write_checksums(temporary, {})
+
+
+def write_values(checkpoint: Path, values: Mapping[str, Any]) -> None:
+    write_text(checkpoint / _STATE_FILE, json.dumps({FORMAT_KEY: _FORMAT_VERSION, **values}, indent=2) + "\n")
+
+
+def write_checksums(checkpoint: Path, known: Mapping[str, str]) -> None:
+    """The last file of a checkpoint; checksums that are known are not computed again."""
+    files = [file.relative_to(checkpoint).as_posix() for file in _list_files(checkpoint)]
+    checksums = {name: known[name] if name in known else checksum(checkpoint / name) for name in files}
+    write_text(checkpoint / CHECKSUMS_FILE, json.dumps({**known, **checksums}, indent=2) + "\n")
 
 
 def _count_bytes(contents: CheckpointContents, folder: Path) -> int:
-    """The size of the tensors, or of the previous checkpoint on the disk with its small files, if that is larger."""
     parts = (contents.optimizer, contents.average or {})
     num_bytes = contents.model.num_bytes + sum(tensor.nbytes for part in parts for tensor in part.values())
-    return max(num_bytes, *(_measure(path) for path in list_checkpoints(folder)[:1]), 0)
+    return estimate_bytes(folder, num_bytes)
+
+
+def estimate_bytes(folder: Path, tensor_bytes: int) -> int:
+    """The room for a checkpoint of so large tensors, going by the previous one too, which has small files beside."""
+    return max(tensor_bytes, *(_measure(path) for path in list_checkpoints(folder)[:1]), 0)
 
 
 def _measure(folder: Path) -> int:
@@ -180,7 +200,7 @@ def free_oldest(
     return old[-1]
 
 
-def _remove_old(folder: Path, newest: Path, retention: Retention) -> None:
+def remove_old(folder: Path, newest: Path, retention: Retention) -> None:
     best = None if retention.last is None else find_best(folder)
     steps = [step_of(path) for path in list_checkpoints(folder)]
     for step in list_old_steps(steps, step_of(newest), retention, None if best is None else step_of(best)):
@@ -235,18 +255,17 @@ class StoredRun:
 
     state: TrainingState
     history: History
-    optimizer: dict[str, Tensor]
-    average: dict[str, Tensor] | None
+    optimizer: Mapping[str, Tensor]
+    """Read when they are asked for."""
+    average: Mapping[str, Tensor] | None
 
 
 def read_checkpoint(checkpoint: Path) -> StoredRun:
     state, history = _read_verified_state(checkpoint)
-    average_file = checkpoint / _AVERAGE_FILE
+    average = checkpoint / AVERAGE_FILE
+    has_average = average.is_file() or list_part_files(average)
     return StoredRun(
-        state,
-        history,
-        read_tensors(checkpoint / _OPTIMIZER_FILE),
-        read_tensors(average_file) if average_file.is_file() else None,
+        state, history, StoredTensors(checkpoint / OPTIMIZER_FILE), StoredTensors(average) if has_average else None
     )
 
 
@@ -302,8 +321,7 @@ def check_whole(checkpoint: Path) -> None:
 
 
 def has_finite_weights(checkpoint: Path) -> bool:
-    weights = read_tensors(checkpoint / MODEL_FOLDER / WEIGHTS_FILE)
-    return all(bool(torch.isfinite(tensor).all()) for tensor in weights.values())
+    return all(bool(torch.isfinite(tensor).all()) for tensor in StoredTensors(checkpoint / _WEIGHTS).values())
 
 
 def step_of(checkpoint: Path) -> int:
@@ -314,13 +332,16 @@ def _read_verified_state(checkpoint: Path) -> tuple[TrainingState, History]:
     checksums = _read_present(checkpoint / CHECKSUMS_FILE)
     files = {str(path.relative_to(checkpoint)) for path in _list_files(checkpoint)}
     written = {name for name in files if name.endswith(_SUFFIXES)}
-    for name in sorted({*_NEEDED_FILES, *written, *checksums} - {CHECKSUMS_FILE}):
+    for whole in {find_whole_name(name) for name in checksums} - checksums.keys():
+        list_part_files(checkpoint / whole)
+    needed = set(_NEEDED_FILES) - {find_whole_name(name) for name in checksums}
+    for name in sorted({*needed, *written, *checksums} - {CHECKSUMS_FILE}):
         path = checkpoint / name
         if name not in files:  # a damaged list may name what no disk can hold, so the disk is not asked
             raise InputError(f"{path} is missing")
         if name not in checksums:
             raise InputError(f"{checkpoint / CHECKSUMS_FILE} has no checksum of {name}")
-        if _checksum(path) != checksums[name]:
+        if checksum(path) != checksums[name]:
             raise InputError(f"{path} does not match its checksum")
     state, history = _read_state(checkpoint / _STATE_FILE)
     number = checkpoint.name.removeprefix("step-")
@@ -354,6 +375,6 @@ def _list_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _checksum(path: Path) -> str:
+def checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

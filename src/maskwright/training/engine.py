@@ -12,6 +12,7 @@ from maskwright.models.any_encoder import recompute_activations
 from maskwright.models.files.model_folder import MODEL_FOLDER
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
+from maskwright.training.checkpoint_parts import PartContents, collect_parts
 from maskwright.training.checkpoints import CheckpointContents, StoredRun, collect_contents, read_checkpoint
 from maskwright.training.compute.compiling import should_compile, should_record, use_fp8_products
 from maskwright.training.compute.device import choose_device
@@ -121,6 +122,14 @@ class Engine:
         if not self.world.is_main:
             return None
         return collect_contents(self.model, optimizer_state, average, state, history, tokenizer)
+
+    def collect_parts(self, state: TrainingState, history: History, tokenizer: Any) -> PartContents:
+        """A copy of what this process has of everything, where processes write what they have."""
+        self.note_loss_scale(state)
+        average = None if self.average is None else self.average.own_tensors()
+        weights = self.placed.trained.state_dict()
+        optimizer_state = self.optimizers.own_state_tensors()
+        return collect_parts(self.model, self.world, weights, optimizer_state, average, state, history, tokenizer)
 
     def load(self, checkpoint: Path, optimizer: Literal["fresh", "kept"]) -> StoredRun:
         """Load a checkpoint's weights, and its optimizer state if that is kept."""

@@ -37,8 +37,9 @@ from maskwright.training.batches import (
     pad_to_few_shapes,
 )
 from maskwright.training.callbacks import Callback
+from maskwright.training.checkpoint_parts import PartContents, prepare_parts
 from maskwright.training.checkpoint_writer import CheckpointWriter, LateWrites
-from maskwright.training.checkpoints import Retention
+from maskwright.training.checkpoints import CheckpointContents, Retention
 from maskwright.training.distributed.world import agree
 from maskwright.training.engine import Engine
 from maskwright.training.held_out import Evaluation, evaluate
@@ -166,15 +167,22 @@ class Trainer:
         *,
         background: bool = False,
     ) -> Path:
-        """Write `folder/step-N`; all processes must call this, one writes. In the background a failure is a warning."""
+        """Write `folder/step-N`; all processes must call this, one writes, or with FSDP each what it has.
+
+        In the background a failure is a warning.
+        """
         folder = Path(folder)
         if self._meter is not None:
             self._meter.fetch()
         self._writer.finish()  # before the copies are made, so that memory holds those of one checkpoint
         self._writer.forget_failed()
-        contents = self.engine.collect_contents(self.state, self.history, tokenizer)
+        contents: CheckpointContents | PartContents | None
+        if self.engine.placed.writes_parts and prepare_parts(folder, self.state.step, self.world):
+            contents = self.engine.collect_parts(self.state, self.history, tokenizer)
+        else:
+            contents = self.engine.collect_contents(self.state, self.history, tokenizer)
         if contents is not None:
-            self._writer.write(Path(folder), contents, retention, background)
+            self._writer.write(folder, contents, retention, background)
         return Path(folder) / f"step-{self.state.step}"
 
     def load_checkpoint(self, checkpoint: str | Path) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from maskwright.errors import InputError, InputWarning
 from maskwright.models.files.safetensors_file import TensorInfo, load_tensors, read_header, write_safetensors
 from maskwright.models.files.stored_model import fetch_folder
+from maskwright.models.files.tensor_parts import StoredTensors, list_part_files
 from maskwright.storage import check_format_version, naming, refuse_unknown_fields, restore_folder, write_text
 from maskwright.stores import StoreUrl, find_place, is_store_url
 from maskwright.untrusted import ADVICE, read_json_object, shorten
@@ -156,9 +157,15 @@ def _check_format(config: Mapping[str, Any], file: Path) -> None:
         refuse_unknown_fields(own, (FORMAT_KEY, *_OWN_PARTS), file)
 
 
-def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """`weights` are separate tensors on the CPU, as `copy_to_cpu` returns them."""
+def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor] | None) -> None:
+    """`weights` are separate tensors on the CPU, as `copy_to_cpu` returns them; None if others write them."""
     folder.mkdir(parents=True, exist_ok=True)
+    if weights is not None:
+        _write_weights(folder, weights)
+    write_text(folder / CONFIG_FILE, json.dumps(config, indent=2) + "\n")
+
+
+def _write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
     temporary = folder / f".{WEIGHTS_FILE}.tmp"
     try:
         with naming(folder / WEIGHTS_FILE):
@@ -166,7 +173,6 @@ def write_model_folder(folder: Path, config: Mapping[str, Any], weights: Mapping
             temporary.replace(folder / WEIGHTS_FILE)
     finally:
         temporary.unlink(missing_ok=True)
-    write_text(folder / CONFIG_FILE, json.dumps(config, indent=2) + "\n")
 
 
 def copy_to_cpu(tensors: Mapping[str, Tensor], wait: bool = True) -> dict[str, Tensor]:
@@ -226,18 +232,30 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def list_weights_files(folder: Path) -> list[Path]:
-    """The files with a model's weights, their headers checked: model.safetensors, or the shards its index names."""
+    """The files with a model's weights, their headers checked: model.safetensors, the shards its index names, or parts
+    that processes wrote.
+    """
+    if _has_parts(folder):
+        return list_part_files(folder / WEIGHTS_FILE)
     return list(_read_headers(folder))
 
 
 def read_shapes(folder: Path) -> dict[str, TensorInfo]:
     """Shapes and dtypes of all tensors by name, from the headers; no weights are read."""
+    if _has_parts(folder):
+        return dict(StoredTensors(folder / WEIGHTS_FILE).infos)
     return {name: info for header in _read_headers(folder).values() for name, info in header.items()}
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """All tensors of all files."""
+    if _has_parts(folder):
+        return dict(StoredTensors(folder / WEIGHTS_FILE))
     return {name: tensor for path in _read_headers(folder) for name, tensor in load_tensors(path).items()}
+
+
+def _has_parts(folder: Path) -> bool:
+    return not (folder / WEIGHTS_FILE).is_file() and bool(list_part_files(folder / WEIGHTS_FILE))
 
 
 def _incomplete(folder: Path, file_name: str) -> InputError:

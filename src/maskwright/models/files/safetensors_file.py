@@ -82,6 +82,13 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     return header
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """What the header says beside the tensors."""
+    metadata = parse_json_object(_read_header_text(path)[0], f"the header of {path}").get(_METADATA, {})
+    _check_metadata(path, metadata)
+    return dict(metadata)
+
+
 def damaged(path: Path, what: str) -> InputError:
     return InputError(f"{path} is damaged or no safetensors file: {what}; {ADVICE}")
 

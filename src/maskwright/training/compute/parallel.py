@@ -52,6 +52,11 @@ class Alone:
         """The module whose parameters the optimizer steps; names as in the model."""
         return self.model
 
+    @property
+    def writes_parts(self) -> bool:
+        """Whether every process writes what it has of a checkpoint."""
+        return False
+
     def use(self, precision: Precision) -> None:
         self._core.precision = precision
 
@@ -109,6 +114,10 @@ class Sharded(Alone):
     @property
     def trained(self) -> nn.Module:
         return self._sharded_model
+
+    @property
+    def writes_parts(self) -> bool:
+        return self.model.is_written_as_is
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:

@@ -82,6 +82,12 @@ class Liveness:
             return f"{', '.join(self._names[other] for other in sorted(self._unmet))} ended before it met the others"
         return self._departed
 
+    def find_gone(self) -> str | None:
+        """A process that ended, in good order or not, without waiting."""
+        if self._departed is None and self._left:
+            return f"{self._names[min(self._left)]} ended before the others"
+        return self._departed
+
     @property
     def _interval_s(self) -> float:
         return min(5.0, self._silence_limit_s / 6)

@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,7 +22,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from maskwright.errors import FollowerError, LostProcessError, RunError
+from maskwright.errors import FollowerError, InputError, LostProcessError, RunError
+from maskwright.models.files.tensor_parts import StoredTensors, TensorPart
 from maskwright.training.distributed.liveness import Liveness
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 _COLLECTIVE_TIMEOUT = timedelta(hours=1)
 """Long, because `Liveness` detects dead processes; slow work of one process is no failure."""
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class World:
     control: dist.ProcessGroup | None = None
     """A group on the CPU for small values, so that GPUs need not be waited for."""
     liveness: Liveness | None = None
+    notes: PrefixStore | None = None
+    """Where processes leave notes for each other, which takes no collective and so goes on beside training."""
 
     @property
     def is_main(self) -> bool:
@@ -74,6 +80,22 @@ class World:
         if self.is_main:
             self.sum_facts([0.0])
         return result
+
+    def leave_note(self, topic: str, note: Any) -> None:
+        """For the main process, which reads one from every process."""
+        assert self.notes is not None
+        self.notes.set(f"{topic}/{self.rank}", json.dumps(note))
+
+    def read_notes(self, topic: str) -> list[Any]:
+        """Wait for the notes of all processes, this one's among them; a `RunError` if one of them ends before."""
+        assert self.notes is not None
+        keys = [f"{topic}/{rank}" for rank in range(self.size)]
+        while not self.notes.check(keys):
+            gone = None if self.liveness is None else self.liveness.find_gone()
+            if gone is not None and not self.notes.check(keys):
+                raise RunError(gone)
+            time.sleep(_LOOK_S)
+        return [json.loads(self.notes.get(key)) for key in keys]
 
     @contextmanager
     def naming_the_departed(self) -> Iterator[None]:
@@ -155,7 +177,7 @@ def _meet(on_gpu: bool, silence_limit_s: float) -> World:
             backend, store=PrefixStore("group", store), rank=rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT
         )
         control = dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT) if on_gpu else None
-    return World(rank, size, local_rank(), control, liveness)
+    return World(rank, size, local_rank(), control, liveness, PrefixStore("notes", store.clone()))
 
 
 def local_rank() -> int:
@@ -180,6 +202,44 @@ def distribute_like(whole: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def find_rows(sharded: DTensor) -> tuple[int, int]:
+    """The first of this process's rows, and the one behind its last."""
+    height = -(-sharded.shape[0] // sharded.device_mesh.size())
+    first = min(sharded.device_mesh.get_local_rank() * height, sharded.shape[0])
+    return first, min(first + height, sharded.shape[0])
+
+
+def take_part(tensor: Tensor, is_main: bool) -> TensorPart | None:
+    """This process's rows of a sharded tensor; of any other the main process has the whole, and the others nothing."""
+    if not is_sharded(tensor):
+        return TensorPart(tensor) if is_main else None
+    first, end = find_rows(tensor)
+    rows = tensor.to_local()
+    assert len(rows) == end - first
+    return TensorPart(rows, first, tensor.shape[0])
+
+
+def read_like(stored: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+    """A stored tensor, sharded and on a device like another one; a number is whole everywhere.
+
+    Of files only this process's rows are read.
+    """
+    if not isinstance(stored, StoredTensors) or not is_sharded(like) or not stored.infos[name].shape:
+        whole = stored[name].to(like.device)
+        return distribute_like(whole, like) if whole.ndim else whole
+    from torch.distributed.tensor import DTensor
+
+    if stored.infos[name].shape != tuple(like.shape):
+        raise InputError(
+            f"{stored.path} has '{name}' of shape {stored.infos[name].shape}, expected {tuple(like.shape)}; continue"
+            " with the model the run was started with"
+        )
+    rows = stored.read_rows(name, *find_rows(like)).to(like.device)
+    return DTensor.from_local(
+        rows, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
 
 
 def compute_square_sum(tensor: Tensor) -> Tensor:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from maskwright.errors import InputError
-from maskwright.training.distributed.world import distribute_like, gather_whole
+from maskwright.training.distributed.world import gather_whole, read_like
 
 
 class WeightAverage:
@@ -65,12 +65,16 @@ class WeightAverage:
         """Whole averages by parameter name; all processes must call this together."""
         return {name: gather_whole(average) for name, average in self._averages.items()}
 
+    def own_tensors(self) -> dict[str, Tensor]:
+        """As `tensors`, with sharded tensors as they are."""
+        return dict(self._averages)
+
     @torch.no_grad()
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
         if set(tensors) != set(self._averages):
             raise InputError(
                 "the stored average of the weights is not of this model; resume with the model and the"
                 " training.average_decay the run was started with"
             )
         for name, average in self._averages.items():
-            average.copy_(distribute_like(tensors[name].to(average.device), average))
+            average.copy_(read_like(tensors, name, average))

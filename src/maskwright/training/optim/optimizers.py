@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from maskwright.errors import InputError
 from maskwright.models.layers import StackedLinear
 from maskwright.sections.training import OptimizerConfig
-from maskwright.training.distributed.world import World, distribute_like, gather_whole
+from maskwright.training.distributed.world import World, gather_whole, read_like
 from maskwright.training.optim.algorithms import FunctionalOptimizer, FusedAdamW, Lamb, Lion, NovoGrad, Sgd, StableAdamW
 from maskwright.training.optim.muon import Muon
 
@@ -47,20 +47,24 @@ class OptimizerSet:
 
     def state_tensors(self) -> dict[str, Tensor]:
         """All state as whole tensors named `parameter|quantity`; all processes must call this together."""
-        owners = self._find_owners()
-        tensors = {}
-        # The model's order is the same in all processes, which have to gather the same tensor at a time.
-        for param, name in self._names.items():
-            if param in owners and param in owners[param].state:
-                for quantity, value in sorted(owners[param].state[param].items()):
-                    tensors[f"{name}|{quantity}"] = gather_whole(value)
-        return tensors
+        return {name: gather_whole(value) for name, value in self.own_state_tensors().items()}
 
-    def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
+    def own_state_tensors(self) -> dict[str, Tensor]:
+        """As `state_tensors`, with sharded tensors as they are."""
+        owners = self._find_owners()
+        # The model's order is the same in all processes, which may have to gather the same tensor at a time.
+        return {
+            f"{name}|{quantity}": value
+            for param, name in self._names.items()
+            if param in owners and param in owners[param].state
+            for quantity, value in sorted(owners[param].state[param].items())
+        }
+
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Load stored state; it must come from the same kind of optimizer over the same parameters."""
         params = {name: param for param, name in self._names.items()}
         owners = self._find_owners()
-        for key, value in tensors.items():
+        for key in tensors:
             name, quantity = key.split("|")
             param = params.get(name)
             owner = None if param is None else owners.get(param)
@@ -69,8 +73,7 @@ class OptimizerSet:
                     f"the stored optimizer state has '{quantity}' for '{name}', which this run's optimizer has no use"
                     " for; continue with the optimizer.type and the model the run was started with"
                 )
-            on_device = value.to(param.device)
-            owner.state[param][quantity] = distribute_like(on_device, param) if value.ndim else on_device
+            owner.state[param][quantity] = read_like(tensors, key, param)
 
     def _find_owners(self) -> dict[Tensor, AnyOptimizer]:
         return {
