@@ -12,6 +12,7 @@ as behind a load balancer.
     python benchmarks/serving.py --infinity path/to/venv
     python benchmarks/serving.py --device cuda --variant base --bulk 32 --processes 4
     python benchmarks/serving.py --soak 30
+    python benchmarks/serving.py --soak 5 --share 1.5
     python benchmarks/serving.py --faults
 """
 
@@ -23,16 +24,15 @@ import json
 import re
 import sys
 import tempfile
-import time
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from serving_faults import run_faults
-from serving_load import Client, Load, Outcome, read_vector, write_bodies
+from serving_load import Client, Load, Outcome, write_bodies
 from serving_sides import Server, Side, list_sides, running
+from serving_soak import soak
 
 import maskwright as mw
 from maskwright.text.sources import read_python_documentation
@@ -42,9 +42,6 @@ NUM_CLIENTS = (1, 4, 16, 64)
 FIRST_SHARE = 0.2
 STEP = 1.2
 """Rates begin at a share of what closed loops reached, and rise by this factor."""
-SOAK_SHARE = 0.8
-CLOSENESS = 1e-4
-"""Of numbers of a vector of length 1, computed in batches of other sizes in fp32."""
 
 
 def read_sentences(path: Path | None, count: int) -> list[str]:
@@ -171,37 +168,6 @@ def measure_bulk(side: Side, texts: list[str], arguments: argparse.Namespace) ->
     return {"bulk": rows, "texts_per_s": max(row["texts_per_s"] for row in rows)}
 
 
-async def soak(server: Server, texts: list[str], minutes: float) -> dict[str, Any]:
-    """At 80% of what closed loops reach, every answer compared with that to its text alone; memory by the minute."""
-    client = Client(server.port, server.side.path)
-    bodies = write_bodies(texts, None)
-    expected = [read_vector((await client.ask(body))[1]) for body in bodies]
-
-    def check(number: int, answer: bytes) -> str | None:
-        return None if np.abs(read_vector(answer) - expected[number]).max() < CLOSENESS else "wrong"
-
-    load = Load(client, bodies, check)
-    rate = SOAK_SHARE * (await load.run_closed(32, 10.0)).rate
-    memory, total, lost, until_s = [], 0, 0, time.monotonic() + 60 * minutes
-    print(f"{minutes:g} minutes at {rate:.0f} requests/s")
-    while time.monotonic() < until_s:
-        outcome = await load.run_open(rate, min(30.0, max(until_s - time.monotonic(), 1.0)), seed=total)
-        total, lost = total + len(outcome.seconds) + outcome.num_errors, lost + outcome.num_errors
-        stats = await asyncio.to_thread(read_stats, server)
-        memory.append(stats["memory_bytes"] / 2**20)
-        show(f"  {memory[-1]:6.0f} MiB", outcome)
-    client.close()
-    later = memory[len(memory) // 3 :]
-    growth = later[-1] - later[0]
-    print(f"{total:,} requests; memory {later[0]:.0f} to {later[-1]:.0f} MiB ({growth:+.1f}); lost or wrong {lost}")
-    return {"requests": total, "rate": rate, "memory_mib": memory, "growth_mib": growth, "lost": lost}
-
-
-def read_stats(server: Server) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{server.url}/api/stats", timeout=30) as response:
-        return dict(json.loads(response.read()))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="a sentence-transformers folder; default: random weights of --variant")
@@ -218,6 +184,7 @@ def main() -> None:
     parser.add_argument("--bulk", type=int, metavar="TEXTS", help="of each request; ours alone, as fast as it can")
     parser.add_argument("--processes", type=int, default=1, help="servers of ours, with --bulk")
     parser.add_argument("--soak", type=float, metavar="MINUTES")
+    parser.add_argument("--share", type=float, default=0.8, help="of what closed loops reach, for --soak")
     parser.add_argument("--faults", action="store_true")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
@@ -235,7 +202,7 @@ def main() -> None:
             results = measure_bulk(sides[0], texts, arguments)
         elif arguments.soak:
             with running(sides[0], Path(temporary) / "soak.log") as server:
-                results = asyncio.run(soak(server, texts[:500], arguments.soak))
+                results = asyncio.run(soak(server, texts[:500], arguments.soak, arguments.share))
         else:
             chosen = [side for side in sides if arguments.only is None or arguments.only in side.name]
             results = compare(chosen, folder, texts, arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -151,6 +152,43 @@ def test_a_full_queue_refuses_and_a_single_request_is_always_taken(monkeypatch: 
     desk.gate.is_open.set()
     desk.batcher.close()
     assert done.is_set()
+
+
+def _hold_after_slow_batch(desk: _Desk, seconds: float) -> threading.Event:
+    """A first batch takes the seconds, and a second one waits at the gate."""
+    done = desk.hold()
+    time.sleep(seconds)
+    desk.gate.is_open.set()
+    assert done.wait(PATIENCE_S)
+    desk.gate.is_open.clear()
+    desk.gate.has_begun.clear()
+    return desk.hold()
+
+
+def test_a_request_whose_turn_would_come_too_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = _Desk(monkeypatch, max_queue_s=0.15)
+    done = _hold_after_slow_batch(desk, 0.1)
+    desk.put(1, num_samples=2)
+    desk.batcher.refuse_late("a")
+    desk.put(2, num_samples=2)
+    with pytest.raises(Refusal, match=r"would wait 0\.[2-9] s, and 0\.15 s are allowed") as refused:
+        desk.batcher.refuse_late("a")
+    assert (refused.value.status, refused.value.retry_after_s) == (429, 1)
+    desk.batcher.refuse_late("b")  # has its turn after a batch of the others
+    desk.gate.is_open.set()
+    desk.batcher.close()
+    assert done.is_set()
+    desk.batcher.refuse_late("a")
+
+
+def test_a_large_request_keeps_others_waiting_for_no_more_than_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = _Desk(monkeypatch, max_queue_s=0.5, max_queue_tokens=1_000)
+    _hold_after_slow_batch(desk, 0.1)
+    _, done = desk.put(1, num_samples=50)  # 25 batches
+    desk.batcher.refuse_late("a")
+    desk.gate.is_open.set()
+    assert done.wait(PATIENCE_S)
+    desk.batcher.close()
 
 
 def test_closing_computes_what_waits_and_takes_no_more(desk: _Desk) -> None:

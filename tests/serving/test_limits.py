@@ -162,6 +162,35 @@ def test_too_many_requests_at_a_time_are_told_to_come_again(model_folders: dict[
         assert all(len(one.result()) == 5 for one in waiting)
 
 
+def test_over_capacity_some_are_told_to_come_again_and_the_others_are_answered(
+    model_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow_down(hub: ModelHub) -> None:
+        kind = hub.models["language"]._pipelines["fill-mask"].kind
+        reduce = kind.reduce
+
+        def sleep_first(batch: Any) -> Any:
+            time.sleep(0.05)
+            return reduce(batch)
+
+        kind.reduce = sleep_first  # type: ignore[method-assign]
+
+    monkeypatch.setattr(hub, "_MAX_CPU_THREADS", 1)
+    with (
+        running([model_folders["language"]], slow_down, batch_tokens=1, max_queue_s=0.2) as server,
+        ThreadPoolExecutor(16) as clients,
+    ):
+        answers = list(clients.map(lambda _: server.client.post("/fill-mask", json=ASKED), range(32)))
+    refused = [one for one in answers if one.status_code == 429]
+    assert {one.status_code for one in answers} == {200, 429}
+    assert all(int(one.headers["Retry-After"]) >= 1 for one in refused)
+
+
+def test_a_request_counts_no_longer_once_its_answer_is_sent(model_folders: dict[str, Path]) -> None:
+    with running([model_folders["language"]], max_concurrent=1) as server:
+        assert [server.client.post("/fill-mask", json=ASKED).status_code for _ in range(50)] == [200] * 50
+
+
 def test_a_request_that_waits_too_long_is_refused_and_not_computed(model_folders: dict[str, Path], gate: Gate) -> None:
     with running([model_folders["language"]], gate.install, timeout_s=0.3) as server:
         computed = gate.num_computed
@@ -251,7 +280,15 @@ def test_no_text_of_a_request_is_logged_or_shown(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("port", 70_000), ("max_texts", 0), ("max_body_mb", 0), ("timeout_s", -1), ("max_wait_ms", -1), ("api_key", "")],
+    [
+        ("port", 70_000),
+        ("max_texts", 0),
+        ("max_body_mb", 0),
+        ("max_queue_s", 0),
+        ("timeout_s", -1),
+        ("max_wait_ms", -1),
+        ("api_key", ""),
+    ],
 )
 def test_a_limit_that_makes_no_sense_is_refused(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=name):

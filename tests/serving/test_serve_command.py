@@ -133,6 +133,20 @@ def test_the_key_may_come_from_the_environment(
     assert "s3cret" not in repr(given)
 
 
+@pytest.mark.parametrize(
+    ("words", "is_warned"),
+    [(["--host", "0.0.0.0"], True), (["--host", "0.0.0.0", "--api-key", "s3cret"], False), ([], False)],
+)
+def test_a_server_that_anyone_can_ask_says_so(
+    command: Any, model_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, words: list[str], is_warned: bool
+) -> None:
+    monkeypatch.setattr("maskwright.serving.server.run_server", lambda *given: None)
+    for verb in ("serve", "board"):
+        err = command(verb, model_folders["language"], "--port", 0, *words).err
+        warned = [line for line in err.splitlines() if line.startswith("warning: ")]
+        assert ["without a key" in line and "MASKWRIGHT_API_KEY" in line for line in warned] == [True] * is_warned
+
+
 def test_a_port_that_is_taken_is_said(command: Any, model_folders: dict[str, Path]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -2,11 +2,13 @@
 
 A thread takes what waits, up to a number of tokens, from one group after another. A group is what one call of
 `run_packed` can answer: the requests of a model for a kind of prediction. A request larger than a batch is
-computed in parts, and others have their turn between them.
+computed in parts, and others have their turn between them. A request whose first turn would come too late, by the
+seconds that the last batches took, is refused at once: over capacity the answers that are given stay quick.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict, deque
@@ -39,9 +41,10 @@ class Work:
     num_taken: int = 0
     num_computed: int = 0
     num_tokens: int = field(init=False)
+    num_left_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.num_tokens = _count_tokens(self.samples)
+        self.num_tokens = self.num_left_tokens = _count_tokens(self.samples)
         self.results = [None] * len(self.samples)
 
     @property
@@ -57,6 +60,19 @@ class Part(NamedTuple):
     samples: Sequence[Sample]
 
 
+@dataclass(eq=False)
+class _Queue:
+    """The works of a group that wait."""
+
+    works: deque[Work] = field(default_factory=deque)
+    num_turn_tokens: int = 0
+    """What is computed before a new work has its first turn: of each work no more than a batch."""
+
+
+_MEASURED_BATCHES = 16
+"""The last ones, whose seconds say how long a batch takes."""
+
+
 class Batcher:
     """The computing threads of a device, for all models on it."""
 
@@ -65,6 +81,7 @@ class Batcher:
         batch_tokens: int,
         max_wait_s: float,
         max_queue_tokens: int,
+        max_queue_s: float = math.inf,
         count_batch: Callable[[Hashable, int, float], None] = lambda group, tokens, seconds: None,
         num_threads: int = 1,
         num_cores: int | None = None,
@@ -73,9 +90,11 @@ class Batcher:
         self.batch_tokens = batch_tokens
         self._max_wait_s = max_wait_s
         self._max_queue_tokens = max_queue_tokens
+        self._max_queue_s = max_queue_s
+        self._batch_seconds: deque[float] = deque(maxlen=_MEASURED_BATCHES)
         self._count_batch = count_batch
         self._changed = threading.Condition()
-        self._groups: OrderedDict[Hashable, deque[Work]] = OrderedDict()
+        self._groups: OrderedDict[Hashable, _Queue] = OrderedDict()
         self._num_waiting_tokens = 0
         self._num_coming = 0
         self._is_closed = False
@@ -93,8 +112,8 @@ class Batcher:
     def count_waiting(self, is_counted: Callable[[Hashable], bool]) -> int:
         """Samples that wait, of the groups that are counted."""
         with self._changed:
-            groups = [works for group, works in self._groups.items() if is_counted(group)]
-            return sum(work.num_left for works in groups for work in works)
+            queues = [queue for group, queue in self._groups.items() if is_counted(group)]
+            return sum(work.num_left for queue in queues for work in queue.works)
 
     @contextmanager
     def expecting(self) -> Iterator[None]:
@@ -117,8 +136,35 @@ class Batcher:
             if waiting and waiting + work.num_tokens > self._max_queue_tokens:
                 raise Refusal(429, f"{waiting:,} tokens wait to be computed; send the request again later", 1)
             self._num_waiting_tokens += work.num_tokens
-            self._groups.setdefault(work.group, deque()).append(work)
+            queue = self._groups.setdefault(work.group, _Queue())
+            queue.works.append(work)
+            queue.num_turn_tokens += self._count_turn(work)
             self._changed.notify()
+
+    def refuse_late(self, group: Hashable) -> None:
+        """Refuses a request of the group that is still to be prepared, if its first turn would come too late."""
+        with self._changed:
+            wait_s = self._expect_wait_s(group)
+        if wait_s > self._max_queue_s:
+            raise Refusal(
+                429,
+                f"a request would wait {wait_s:.1f} s, and {self._max_queue_s:g} s are allowed; send it again later",
+                math.ceil(wait_s),
+            )
+
+    def _expect_wait_s(self, group: Hashable) -> float:
+        """Until the first turn of a new request of the group."""
+        if group not in self._groups or not self._batch_seconds:
+            return 0.0
+        num_tokens = min(
+            self._groups[group].num_turn_tokens * len(self._groups),
+            sum(queue.num_turn_tokens for queue in self._groups.values()),
+        )
+        batch_s = sum(self._batch_seconds) / len(self._batch_seconds)
+        return num_tokens / self.batch_tokens * batch_s / len(self._threads)
+
+    def _count_turn(self, work: Work) -> int:
+        return min(work.num_left_tokens, self.batch_tokens)
 
     def close(self) -> None:
         """Computes what waits, and ends."""
@@ -141,8 +187,11 @@ class Batcher:
             if parts:
                 begun_s = time.perf_counter()
                 self._compute(parts)
+                batch_s = time.perf_counter() - begun_s
+                with self._changed:
+                    self._batch_seconds.append(batch_s)
                 num_tokens = sum(_count_tokens(part.samples) for part in parts)
-                self._count_batch(parts[0].work.group, num_tokens, time.perf_counter() - begun_s)
+                self._count_batch(parts[0].work.group, num_tokens, batch_s)
 
     def _wait_for_more(self) -> None:
         """While another request is being prepared and there is room for it."""
@@ -156,27 +205,31 @@ class Batcher:
         """A batch of the group whose turn it is, which then goes behind the others."""
         if not self._groups:  # another thread took what was there
             return []
-        group, works = self._groups.popitem(last=False)
+        group, queue = self._groups.popitem(last=False)
+        works = queue.works
         parts: list[Part] = []
         room = self.batch_tokens
         while works and room > 0:
             work = works.popleft()
+            queue.num_turn_tokens -= self._count_turn(work)
             if work.is_dropped or work.error is not None:
-                self._num_waiting_tokens -= _count_tokens(work.samples[work.num_taken :])
+                self._num_waiting_tokens -= work.num_left_tokens
                 continue
             part = _take_part(work, room, may_exceed=not parts)
             if part.samples:
                 num_tokens = _count_tokens(part.samples)
                 parts.append(part)
                 work.num_taken += len(part.samples)
+                work.num_left_tokens -= num_tokens
                 self._num_waiting_tokens -= num_tokens
                 room -= num_tokens
             if work.num_left:
                 # one that was begun waits for the others; one that found no room is the next
                 works.append(work) if part.samples else works.appendleft(work)
+                queue.num_turn_tokens += self._count_turn(work)
                 break
         if works:
-            self._groups[group] = works
+            self._groups[group] = queue
             self._changed.notify()
         return parts
 

@@ -38,7 +38,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send, self._is_stopping)
+        answer = _Answer(send, self._is_stopping, self._end_running)
         begun_s = time.perf_counter()
         self._meter.num_running += 1
         try:
@@ -50,9 +50,13 @@ class Guard:
                 raise
             await respond_to(error, scope["path"])(scope, receive, answer)
         finally:
-            self._meter.num_running -= 1
+            if not answer.is_whole:
+                self._end_running()
             route = getattr(scope.get("route"), "path", "other")
             self._meter.count_response(_name_method(scope), route, answer.status, time.perf_counter() - begun_s)
+
+    def _end_running(self) -> None:
+        self._meter.num_running -= 1
 
     async def _answer(self, scope: Scope, receive: Receive, send: _Answer) -> None:
         headers = Headers(scope=scope)
@@ -141,13 +145,17 @@ class _ClientGoneError(Exception):
 
 
 class _Answer:
-    """Sends an answer, and remembers its status."""
+    """Sends an answer, and remembers its status.
 
-    def __init__(self, send: Send, is_stopping: Callable[[], bool]) -> None:
+    `on_end` is called before the last of it is sent: a client may ask again before this request is cleared away.
+    """
+
+    def __init__(self, send: Send, is_stopping: Callable[[], bool], on_end: Callable[[], None]) -> None:
         self.status = 0
         self.is_whole = False
         self._send = send
         self._is_stopping = is_stopping
+        self._on_end = on_end
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -156,6 +164,8 @@ class _Answer:
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
         elif message["type"] == "http.response.body":
             self.is_whole = not message.get("more_body", False)
+            if self.is_whole:
+                self._on_end()
         await self._send(message)
 
 

@@ -104,7 +104,12 @@ class ModelHub:
     def _build_batcher(self, device: torch.device) -> Batcher:
         settings = self._settings
         usual = _CPU_BATCH_TOKENS if device.type == "cpu" else _GPU_BATCH_TOKENS
-        limits = (settings.batch_tokens or usual, settings.max_wait_ms / 1e3, settings.max_queue_tokens)
+        limits = (
+            settings.batch_tokens or usual,
+            settings.max_wait_ms / 1e3,
+            settings.max_queue_tokens,
+            settings.max_queue_s,
+        )
         if device.type != "cpu":
             return Batcher(*limits, self._count_batch)
         num_cores = torch.get_num_threads()

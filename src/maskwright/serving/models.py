@@ -126,9 +126,11 @@ class ServedModel:
         """A small request is prepared here: giving it to a thread would take longer."""
         begun_s = time.perf_counter()
         loop = asyncio.get_running_loop()
+        group = (self.id, _SAME_BATCHES.get(kind, kind), _freeze(options, _REDUCED_WITH.get(kind, ())))
+        self._batcher.refuse_late(group)
         with self._batcher.expecting():
             asked, prepared, is_single = prepare() if is_small else await loop.run_in_executor(self._threads, prepare)
-            work = self._put(kind, options, asked, prepared)
+            work = self._put(group, asked, prepared)
         results = await work
         if is_small:
             answers = _join_answers(asked, prepared, results)
@@ -139,14 +141,11 @@ class ServedModel:
             meter.count_answer(kind, len(prepared), num_tokens, time.perf_counter() - begun_s)
         return Answered(answers, is_single, num_tokens)
 
-    def _put(
-        self, kind: str, options: Mapping[str, Any], asked: Kind[Any, Any], prepared: Sequence[Prepared]
-    ) -> asyncio.Future[list[Any]]:
+    def _put(self, group: Hashable, asked: Kind[Any, Any], prepared: Sequence[Prepared]) -> asyncio.Future[list[Any]]:
         """In the queue; the future has what `reduce` gives of each sample, and takes the work out when cancelled."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Any]] = loop.create_future()
         samples = [sample for one in prepared for sample in one.samples]
-        group = (self.id, _SAME_BATCHES.get(kind, kind), _freeze(options, _REDUCED_WITH.get(kind, ())))
 
         def finish(done: Work) -> None:
             loop.call_soon_threadsafe(_resolve, future, done)

@@ -54,6 +54,7 @@ def serve(
     max_texts: int = ServeSettings.max_texts,
     max_request_tokens: int = ServeSettings.max_request_tokens,
     max_queue_tokens: int = ServeSettings.max_queue_tokens,
+    max_queue_s: float = ServeSettings.max_queue_s,
     max_concurrent: int = ServeSettings.max_concurrent,
     timeout_s: float = ServeSettings.timeout_s,
     read_timeout_s: float = ServeSettings.read_timeout_s,
@@ -80,6 +81,7 @@ def serve(
         max_texts=max_texts,
         max_request_tokens=max_request_tokens,
         max_queue_tokens=max_queue_tokens,
+        max_queue_s=max_queue_s,
         max_concurrent=max_concurrent,
         timeout_s=timeout_s,
         read_timeout_s=read_timeout_s,
@@ -119,6 +121,7 @@ def _serve(
     from maskwright.serving.state import ServerState
 
     listener = open_socket(settings.host, settings.port, settings.read_timeout_s)
+    settings.warn_of_strangers()
     url = name_url(listener, settings.host)
     before = sys.getswitchinterval(), torch.get_num_threads()
     threads = ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS), "requests")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from maskwright.errors import InputError, check_count
+from maskwright.errors import InputError, InputWarning, check_count
 from maskwright.inference.precision import Compile, check_precision_name, read_compile
 from maskwright.suggestions import name_option
 
@@ -33,7 +34,9 @@ class ServeSettings:
     max_texts: int = 2_048
     max_request_tokens: int = 131_072
     max_queue_tokens: int = 1_048_576
-    max_concurrent: int = 512
+    max_queue_s: float = 3.0
+    """How long a request may have to wait for its first batch, as expected when it comes."""
+    max_concurrent: int = 1_024
     timeout_s: float = 60.0
     """From a request's last byte to its answer."""
     read_timeout_s: float = 15.0
@@ -44,7 +47,7 @@ class ServeSettings:
             value = getattr(self, one.name)
             if one.name.startswith("max_") and isinstance(one.default, int):
                 check_count(name_option(one.name), value)
-            elif one.name in ("max_body_mb", "timeout_s", "read_timeout_s") and not value > 0:
+            elif one.name in ("max_body_mb", "max_queue_s", "timeout_s", "read_timeout_s") and not value > 0:
                 raise InputError(f"{name_option(one.name)} is {value}; it must be more than 0")
         if self.precision is not None:
             check_precision_name(self.precision)
@@ -57,6 +60,15 @@ class ServeSettings:
             raise InputError(f"{name_option('port')} is {self.port}; it must lie between 0 (any free one) and 65535")
         if self.api_key is not None and not (self.api_key and self.api_key.isascii() and self.api_key.isprintable()):
             raise InputError(f"{name_option('api_key')} must be printable ASCII characters, and at least one")
+
+    def warn_of_strangers(self) -> None:
+        if not self.is_loopback and self.api_key is None:
+            warnings.warn(
+                f"the server listens on {self.host} without a key: whoever reaches this machine can ask it; set"
+                " MASKWRIGHT_API_KEY, or leave --host out to listen on this machine alone",
+                InputWarning,
+                stacklevel=2,
+            )
 
     @property
     def max_body_bytes(self) -> int:

@@ -44,6 +44,7 @@ def board(
         app = build_app(state)
         add_board(app, Path(runs))
         with closing(open_socket(host, port, settings.read_timeout_s)) as listener:
+            settings.warn_of_strangers()
             url = name_url(listener, host)
             say(f"{url} answers; the runs of {runs} are shown at {url}/board")
             run_server(app, state, listener)
