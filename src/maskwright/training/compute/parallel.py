@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from maskwright.batch import Questions
@@ -96,7 +97,7 @@ class Replicated(Alone):
         return self._replica.no_sync()
 
 
-def _average_in_bf16(bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _average_in_bf16(bucket: GradBucket) -> torch.futures.Future[Tensor]:
     """As torch's `bf16_compress_hook`, which DDP refuses over gloo."""
     gradients = bucket.buffer()
     sent = gradients.to(torch.bfloat16).div_(dist.get_world_size())
