@@ -66,6 +66,8 @@ SURFACE = {
         "--layer-decay",
         "--class-weights",
         "--label-smoothing",
+        "--teacher",
+        "--hard-label-weight",
         "--doc-stride",
         "--max-answer-length",
         "--max-question-length",

@@ -79,6 +79,13 @@ def finetune(
     ] = None,
     class_weights: Annotated[str | None, typer.Option(help="balanced, or a weight for each class: 1,2.5.")] = None,
     label_smoothing: Annotated[float | None, typer.Option(help="Share of each label spread over all classes.")] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(help="classification, pairs, regression: a model fine-tuned for it, whose answers are learnt."),
+    ] = None,
+    hard_label_weight: Annotated[
+        float | None, typer.Option(help="With --teacher: weight of labels against its answers; unset: 0.5.")
+    ] = None,
     doc_stride: Annotated[int | None, typer.Option(help="qa: overlap of windows in tokens; unset: 128.")] = None,
     max_answer_length: Annotated[int | None, typer.Option(help="qa: maximum tokens of an answer; unset: 30.")] = None,
     max_question_length: Annotated[
@@ -95,7 +102,8 @@ def finetune(
     ] = None,
     pooling: Annotated[str | None, typer.Option(help="similarity, retrieval: mean or cls; unset: mean.")] = None,
     temperature: Annotated[
-        float | None, typer.Option(help="similarity, retrieval: temperature of the loss; unset: 0.05.")
+        float | None,
+        typer.Option(help="similarity, retrieval: temperature of the loss; unset: 0.05. With --teacher: 2."),
     ] = None,
     negative_column: Annotated[
         str | None, typer.Option(help="similarity, retrieval, rerank: column of hard negatives.")

@@ -201,6 +201,8 @@ def finetune(
     layer_decay: float | None = None,
     class_weights: str | None = None,
     label_smoothing: float | None = None,
+    teacher: str | Path | None = None,
+    hard_label_weight: float | None = None,
     doc_stride: int | None = None,
     max_answer_length: int | None = None,
     max_question_length: int | None = None,

@@ -250,7 +250,7 @@ def _join_answers(kind: Kind[Any, Any], prepared: Sequence[Prepared], results: S
     for one in prepared:
         asked.append((one, results[first : first + len(one.samples)]))
         first += len(one.samples)
-    return list(kind.answer_all(asked))
+    return list(kind.answer_all(asked)) if asked else []
 
 
 def _freeze(options: Mapping[str, Any], names: Any) -> Hashable:

@@ -64,6 +64,14 @@ class TaskConfig(Section):
     label_smoothing: float = Field(
         default=0.0, ge=0, lt=1, description="Share of the label given to all classes alike."
     )
+    teacher: str | None = Field(
+        default=None,
+        description="classification, pairs, regression: a model fine-tuned for the same task, whose answers are learnt"
+        " beside the labels.",
+    )
+    hard_label_weight: float | None = Field(
+        default=None, ge=0, le=1, description="With a teacher: weight of the labels against its answers; unset: 0.5."
+    )
     doc_stride: int | None = Field(
         default=None,
         ge=0,
@@ -83,7 +91,10 @@ class TaskConfig(Section):
     )
     pooling: str | None = Field(default=None, description="similarity, retrieval: mean or cls; unset: mean.")
     temperature: float | None = Field(
-        default=None, gt=0, description="similarity, retrieval: what cosines are divided by in the loss; unset: 0.05."
+        default=None,
+        gt=0,
+        description="similarity, retrieval: what cosines are divided by in the loss; unset: 0.05. With a teacher of"
+        " classes: what logits are divided by; unset: 2.",
     )
     negative_column: str | None = Field(
         default=None,

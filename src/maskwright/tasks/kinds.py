@@ -50,6 +50,7 @@ from maskwright.tasks.sequence import classification, multi_label, regression
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
+from maskwright.tasks.sequence.taught import TEACHER_SETTINGS, build_classification, build_regression
 from maskwright.tasks.similarity.examples import GroupLoader, read_similarity
 from maskwright.tasks.similarity.text_similarity import build_similarity, featurize_similarity, load_similarity
 from maskwright.tasks.tables import Table
@@ -129,9 +130,10 @@ KINDS = {
         _read,
         _featurize,
         build_sequence_head,
-        Classification.from_examples,
+        build_classification,
         Classification.from_description,
         SEQUENCE_CLASSES,
+        own_settings=(*TEACHER_SETTINGS, "temperature"),
     ),
     "multi-label": TaskKind(
         _read_multi_label,
@@ -155,9 +157,10 @@ KINDS = {
         _read_pairs,
         _featurize,
         build_sequence_head,
-        Classification.from_examples,
+        build_classification,
         Classification.from_description,
         SEQUENCE_CLASSES,
+        own_settings=(*TEACHER_SETTINGS, "temperature"),
     ),
     "qa": TaskKind(
         read_questions,
@@ -173,9 +176,10 @@ KINDS = {
         _read,
         _featurize,
         build_sequence_head,
-        Regression.from_examples,
+        build_regression,
         Regression.from_description,
         SEQUENCE_CLASSES,
+        own_settings=TEACHER_SETTINGS,
     ),
     "rerank": TaskKind(
         read_rerank,

@@ -138,7 +138,7 @@ def finetune(
         console.quiet |= not world.is_main
         with world.naming_the_departed(), ExitStack() as ownership:
             world.main_first(lambda: ownership.enter_context(own_run(out, OUT, partial(say, console), world.is_main)))
-            inputs = world.main_first(lambda: _prepare(config, out, folders, overwrite, console, given))
+            inputs = world.main_first(lambda: _prepare(config, out, folders, overwrite, console, given, device))
             configs = _settle_learning_rate(configs, inputs, console)
             session = _Session(inputs, world, console, overwrite)
             figures = [_run_seed(one, session) for one in configs]
@@ -157,6 +157,7 @@ def _prepare(
     overwrite: bool,
     console: Console,
     given: GivenInputs | None,
+    device: torch.device,
 ) -> TaskInputs:
     """All checks before the first run begins."""
     if len(folders) > 1:
@@ -167,7 +168,7 @@ def _prepare(
             raise InputError(f"{out} holds a finished run; choose another {OUT}, or add {OVERWRITE} to replace it")
         for folder in folders:
             _check_same_task(folder, config)
-    return load_task_inputs(config, lambda text: say(console, text), given)
+    return load_task_inputs(config, lambda text: say(console, text), given, device)
 
 
 def _settle_learning_rate(configs: list[Config], inputs: TaskInputs, console: Console) -> list[Config]:

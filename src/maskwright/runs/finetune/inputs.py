@@ -17,6 +17,7 @@ from maskwright.models.any_encoder import count_tokens, find_max_length
 from maskwright.models.family import State
 from maskwright.models.files.model_folder import find_task_architecture, resolve_folder
 from maskwright.models.transformers_encoder import TransformersEncoder, TunedEncoder
+from maskwright.runs.finetune.teaching import ask_teacher
 from maskwright.runs.inputs import open_tokenizer
 from maskwright.runs.texts import Say
 from maskwright.suggestions import name_option, suggest
@@ -31,6 +32,7 @@ from maskwright.tasks.lora import check_installed
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.new_model import Pretrained, build_new, load_pretrained
 from maskwright.tasks.nlp_heads import NLPHead, check_head
+from maskwright.tasks.sequence.taught import add_answers
 from maskwright.tasks.tables import Table
 from maskwright.tasks.task import Task
 from maskwright.text.tokenizer.tokenizer import Tokenizer
@@ -106,8 +108,10 @@ class TaskInputs:
         return model
 
 
-def load_task_inputs(config: TaskConfig, say: Say, given: GivenInputs | None = None) -> TaskInputs:
-    """Read, check and tokenize everything; what was guessed and left out is said."""
+def load_task_inputs(
+    config: TaskConfig, say: Say, given: GivenInputs | None = None, device: torch.device | str = "cpu"
+) -> TaskInputs:
+    """Read, check and tokenize everything; what was guessed and left out is said. A teacher is asked on the device."""
     kind = find_kind(config.task)
     check_own_settings(config)
     if config.lora is not None:
@@ -136,10 +140,13 @@ def load_task_inputs(config: TaskConfig, say: Say, given: GivenInputs | None = N
     max_length = _choose_max_length(config, encoder)
     features = [kind.featurize(file.examples, tokenizer, max_length, config) for file in files]
     is_padded = isinstance(encoder, TransformersEncoder)
+    targets = [task.encode_targets(one.examples) for one in features]
+    if config.teacher is not None:
+        targets[0] = add_answers(targets[0], ask_teacher(config, task, features[0].examples, device, say))
     train, validation = (
         kind.loader(
             one,
-            task.encode_targets(one.examples),
+            targets[number],
             tokenizer,
             batch_size=config.batch_size,
             shuffle=not number,
