@@ -9,12 +9,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from maskwright.batch import Questions
@@ -23,6 +22,9 @@ from maskwright.objectives.loss import LossSums
 from maskwright.objectives.objective import Objective
 from maskwright.training.compute.precision import Precision
 from maskwright.training.distributed.world import World, distribute_like, gather_whole
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
 
 
 class ObjectiveModule(nn.Module):
