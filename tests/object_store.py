@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 
 BUCKET = "corpus"
+_STALL_S = 8.0
+SILENCE_S = 1.0
+"""After which clients take a request for lost."""
 
 
 @dataclass
 class Faults:
-    """What the next requests meet, one entry each: "500", "cut" (half of the content) or "stall"."""
+    """What the next requests meet, one entry each: "500", "cut" (half of the content), "stall" (half, and then nothing
+    for long) or "silence" (no answer for as long).
+    """
 
     waiting: list[str] = field(default_factory=list)
     only: str = "GET"
@@ -35,6 +40,9 @@ class Faults:
             if fault == "500":
                 start_response("500 Internal Server Error", [("Content-Length", "0")])
                 return []
+            if fault == "silence":
+                time.sleep(_STALL_S)
+                return []
             content = app(environ, start_response)
             return content if fault is None else _spoil(b"".join(content), fault)
 
@@ -45,7 +53,7 @@ def _spoil(content: bytes, fault: str) -> Iterator[bytes]:
     """Less than the header of its length says."""
     yield content[: len(content) // 2]
     if fault == "stall":
-        time.sleep(8)
+        time.sleep(_STALL_S)
 
 
 class ObjectStore:
@@ -83,6 +91,7 @@ def serving_objects(patch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     patch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-of-the-tests")
     patch.setenv("AWS_REGION", "us-east-1")
     patch.setattr(stores, "FIRST_PAUSE_S", 0.001)
+    patch.setattr(stores, "SILENCE_S", SILENCE_S)
     stores._build_system.cache_clear()
     try:
         import boto3

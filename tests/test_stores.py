@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.object_store import ObjectStore
+from tests.object_store import SILENCE_S, ObjectStore
 
 from maskwright import stores
 from maskwright.errors import InputError, RunError
@@ -35,6 +36,32 @@ def test_a_stalled_answer_is_asked_for_again(object_store: ObjectStore, url: Sto
     stores.write_object(url, content)
     object_store.faults.waiting += ["stall"]
     assert stores.read_object(url) == content
+
+
+@pytest.mark.parametrize("method", ["POST", pytest.param("PUT", marks=pytest.mark.slow)])
+def test_an_upload_that_the_server_leaves_without_an_answer_is_tried_again(
+    object_store: ObjectStore, url: StoreUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    file, content = tmp_path / "file", _random_bytes(50_000)
+    file.write_bytes(content)
+    monkeypatch.setattr(object_store.faults, "only", method)
+    object_store.faults.waiting += ["silence"]
+    stores.upload_file(file, url)
+    assert not object_store.faults.waiting
+    assert stores.read_object(url) == content
+
+
+def test_a_server_that_stays_silent_is_told_in_one_sentence_after_a_bounded_time(
+    object_store: ObjectStore, url: StoreUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores._retry, "__defaults__", (2,))
+    monkeypatch.setattr(object_store.faults, "only", "POST")
+    monkeypatch.setattr(object_store.faults, "waiting", ["silence"] * 9)
+    begun_s = time.monotonic()
+    with pytest.raises(RunError, match=rf"{url} cannot be written, tried 2 times: .*Timeout was reached"):
+        stores.write_object(url, b"content")
+    assert SILENCE_S < time.monotonic() - begun_s < 60.0
+    assert len(object_store.faults.waiting) == 7
 
 
 def test_places_are_sought_without_reading_what_is_before(object_store: ObjectStore, url: StoreUrl) -> None:

@@ -28,6 +28,8 @@ BUFFER_BYTES = 8 << 20
 """Of one request of a stream."""
 FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 32.0
+SILENCE_S = 20.0
+"""Of an S3 server, after which a request counts as failed; it may need some seconds to put a large object together."""
 _FIRST_ATTEMPTS = 4
 """To find objects: a wrong address is told after seconds."""
 _ATTEMPTS = 10
@@ -372,7 +374,11 @@ def _build_system(scheme: str, bucket: str) -> Any:
 def _build_s3(fs: Any, bucket: str) -> Any:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    options: dict[str, Any] = {"retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=1)}
+    options: dict[str, Any] = {
+        "retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=1),
+        "connect_timeout": SILENCE_S,
+        "request_timeout": SILENCE_S,
+    }
     if endpoint:
         parts = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
         options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}

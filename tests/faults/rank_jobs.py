@@ -140,13 +140,14 @@ def train(
     record_masks(model, masks)
     if poison_call is not None:
         poison(model, poison_call, rank=1)
-    settings = {"epochs": 2, "precision": "fp32", "log_every_steps": 1, "dead_process_seconds": 20.0} | (training or {})
+    settings = {"epochs": 2, "precision": "fp32", "log_every_steps": 1, "dead_process_seconds": 20.0, "device": "cpu"}
+    settings |= training or {}
     # With a small epsilon Adam blows up what rounding leaves of a gradient of 0 to a step of full size.
     trainer = Trainer(
         model,
         OptimizerConfig(**({"learning_rate": 1e-2, "epsilon": 0.1} | (optimizer or {}))),
         ScheduleConfig(warmup_steps=2),
-        TrainingConfig(device="cpu", **settings),
+        TrainingConfig(**settings),
         seed=SEED,
     )
     recorder = Recorder(stop_at, stop_after_epoch)

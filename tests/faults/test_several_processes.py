@@ -36,6 +36,9 @@ _ONLY_TWO: dict[str, dict[str, Any]] = {
     "fsdp-resumed": {"training": _FSDP, "resume": "one-save/step-3"},
     "ddp-poisoned": {"poison_call": 3},
     "fsdp-poisoned": {"training": _FSDP, "poison_call": 3},
+    "ddp-bf16": {"training": {"gradient_dtype": "bf16"}},
+    "fsdp-bf16": {"training": _FSDP | {"gradient_dtype": "bf16", "micro_batch_tokens": 16}},
+    "ddp-compiled": {"training": {"compile": True}},
     "seconds": {"training": {"epochs": 10**6, "max_seconds": 0.6}},
 }
 _SLOW = {
@@ -47,6 +50,8 @@ _SLOW = {
     "ddp-save",
     "ddp-resumed",
     "fsdp-poisoned",
+    "ddp-bf16",
+    "ddp-compiled",
 }
 """What each of them does, another one does with the other way of sharing the work, or another optimizer."""
 _MOST_STEPS = 12
@@ -147,6 +152,24 @@ def test_a_bad_loss_of_one_process_skips_the_step_in_both(folder: Path, name: st
     assert [rank["skipped"] for rank in ranks] == [1, 1]
     assert ranks[0]["steps"] == ranks[1]["steps"] == read(folder, "one-save")["steps"]
     assert all(torch.isfinite(tensor).all() for tensor in load_file(folder / f"{name}.safetensors").values())
+
+
+@pytest.mark.parametrize("name", mark_slow(["ddp-bf16", "fsdp-bf16"]))
+def test_gradients_summed_in_bf16_differ_by_their_rounding(folder: Path, name: str) -> None:
+    """A step of Adam is at most the learning rate, and as much wrong, relatively, as the gradient twice over.
+
+    Each gradient of two processes is rounded, and their sum.
+    """
+    roundoff, learning_rate = torch.finfo(torch.bfloat16).eps / 2, 1e-2
+    bound = _MOST_STEPS * learning_rate * 2 * 3 * roundoff
+    difference = largest_difference(folder, "one-save", name)
+    assert read(folder, name)["steps"] == read(folder, "one-save")["steps"] <= _MOST_STEPS
+    assert _TOLERANCE < difference < bound, f"largest difference of a weight {difference:.1e}"
+
+
+@pytest.mark.parametrize("name", mark_slow(["ddp-compiled"]))
+def test_compiled_layers_train_alike_in_two_processes(folder: Path, name: str) -> None:
+    assert largest_difference(folder, "one-save", name) < _TOLERANCE
 
 
 def test_both_processes_stop_at_the_same_step_when_the_time_is_up(folder: Path) -> None:

@@ -149,14 +149,16 @@ def test_likelihood_waits_for_the_device_only_to_read_it(
 
 def test_answers_keep_their_order_over_many_batches(tokenizer: Tokenizer, texts: list[str]) -> None:
     encoder = build("bert", **SETTINGS).cuda().bfloat16()
+    distinct = list(dict.fromkeys(texts))
     built = pipeline("embed", encoder, tokenizer)
-    many = [texts[number % len(texts)] for number in range(3_000)]
     built.batch_tokens = 1_000
-    found = np.stack(built(many))
-    repeated = found.reshape(-1, len(texts), found.shape[-1])
-    assert_rounded(torch.from_numpy(repeated), torch.from_numpy(repeated[:1]).expand(30, -1, -1), NUM_TERMS)
-    near = found[: len(texts)] @ found[: len(texts)].T
-    assert (near.argmax(1) == near.argmax(0)).all()
+    found = np.stack(built(distinct * 30)).reshape(30, len(distinct), -1)
+    error = np.linalg.norm(found - found[0]) / np.linalg.norm(found - found.mean(1, keepdims=True))
+    assert error < tolerance("bf16")
+    centered = found - found[0].mean(0)
+    centered /= np.linalg.norm(centered, axis=-1, keepdims=True)
+    nearest = (centered @ centered[0].T).argmax(-1)
+    assert (nearest == np.arange(len(distinct))).mean() > 0.95  # two may differ by less than bf16 shows
 
 
 def test_compilation_that_is_impossible_is_refused(tokenizer: Tokenizer) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from maskwright.errors import InputError, InputWarning, RunError
 from maskwright.inference import runner
-from maskwright.inference.layout import EncodedBatch, Reduction, RowShape, Sample, lay_out, lay_out_flat
+from maskwright.inference.layout import EncodedBatch, Reduction, RowShape, Sample, copy_alone, lay_out, lay_out_flat
 from maskwright.inference.runner import run_packed
 from maskwright.models.bert import BERT
 from maskwright.models.modernbert import ModernBERT
@@ -105,7 +105,18 @@ def test_a_window_is_bounded_by_its_tokens_too(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(runner, "WINDOW_TOKENS", 12)
     samples = iter(draw_samples((5,) * 20))
     next(run_packed(build("BERT"), samples, split, pad_token_id=0))
-    assert len(list(samples)) == 17
+    assert len(list(samples)) == 18
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", [(3, 4), (0, 5), ()])
+def test_a_copy_shares_no_memory(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    values = (torch.rand(shape) * 9).to(dtype)
+    before, copied = values.clone(), copy_alone(values)
+    assert copied.dtype == dtype
+    assert torch.equal(copied, before)
+    values.zero_()
+    assert torch.equal(copied, before)
 
 
 def test_dropout_is_off_and_the_mode_comes_back() -> None:

@@ -57,6 +57,19 @@ def test_an_apple_gpu_on_which_a_step_fails_is_left_alone_with_a_sentence(machin
     assert choose_device("mps") == MPS  # who names it gets it
 
 
+@pytest.mark.parametrize(("num_gpus", "expected"), [(1, [0, 0, 0]), (2, [0, 1, 0]), (3, [0, 1, 2])])
+def test_processes_take_turns_where_there_are_fewer_gpus(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, num_gpus: int, expected: list[int]
+) -> None:
+    machine(cuda=True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    for rank, index in enumerate(expected):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        assert choose_device("auto") == torch.device("cuda", index)
+
+
 def test_several_processes_do_not_share_an_apple_gpu(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(mps=True)
     monkeypatch.setattr(device_module, "is_launched", lambda: True)

@@ -207,17 +207,22 @@ def pausing_gc() -> Iterator[None]:
             gc.enable()
 
 
-def _take_done(waiting: deque[tuple[Item, Prepared]], results: deque[Any]) -> list[tuple[Item, Prepared, list[Any]]]:
+def _take_done(
+    waiting: deque[tuple[Item, Prepared]], results: deque[Any]
+) -> list[tuple[Item, Prepared, Sequence[Any]]]:
     """Some of the inputs in front with the results of all their samples; without results where they have no samples."""
-    done: list[tuple[Item, Prepared, list[Any]]] = []
+    done: list[tuple[Item, Prepared, Sequence[Any]]] = []
     while results and len(done) < _ANSWERS_AT_ONCE:
         item, prepared = waiting[0]
         num_samples = len(prepared.samples)
+        if num_samples == 1:  # nearly all: said in the fewest words
+            waiting.popleft()
+            done.append((item, prepared, (results.popleft(),)))
+            continue
         if num_samples > len(results):
             break
         waiting.popleft()
-        reduced = [results.popleft()] if num_samples == 1 else [results.popleft() for _ in prepared.samples]
-        done.append((item, prepared, reduced))
+        done.append((item, prepared, [results.popleft() for _ in prepared.samples]))
     return done
 
 
@@ -236,7 +241,7 @@ def _cut_chunks(items: Iterable[Any], must_answer: bool) -> Iterator[_Chunk]:
     """Few at first, so that computing begins soon; as many as fit the memory later."""
     unread, num_before = iter(items), 0
     while chunk := _take_chunk(unread, min(max(_FIRST_ITEMS, num_before), _CHUNK_ITEMS)):
-        places = [place for place, item in enumerate(chunk) if must_answer or has_text(item)]
+        places = _find_text(chunk) if not must_answer else range(len(chunk))
         asked = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
         yield _Chunk(num_before, chunk, places, asked)
         num_before += len(chunk)
@@ -247,10 +252,17 @@ def _take_chunk(unread: Iterator[Any], most: int) -> list[Any]:
     num_chars = 0
     for item in islice(unread, most):
         chunk.append(item)
-        num_chars += _count_chars(item)
+        num_chars += len(item) if type(item) is str else _count_chars(item)
         if num_chars >= _CHUNK_CHARS:
             break
     return chunk
+
+
+def _find_text(chunk: list[Any]) -> Sequence[int]:
+    """The places of inputs with text, which nearly all have."""
+    if set(map(type, chunk)) == {str} and all(map(str.strip, chunk)):
+        return range(len(chunk))
+    return [place for place, item in enumerate(chunk) if has_text(item)]
 
 
 def has_text(item: Any) -> bool:

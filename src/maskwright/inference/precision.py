@@ -1,7 +1,8 @@
-"""How a model computes its answers: in which dtype, and whether its layers are compiled.
+"""How a model computes its answers: in which dtype, and whether its layers are compiled and its passes recorded.
 
 The dtype is named, or what is clearly faster than fp32 on this machine. Heads of tasks, pooling, softmax and answers
-are in fp32 whatever the encoder computes in. Layers are compiled on GPUs, where a job is large enough to repay it.
+are in fp32 whatever the encoder computes in. Layers are compiled on GPUs, where a job is large enough to repay it;
+passes over short texts, of which Python launches fewer a second than a GPU computes, are recorded there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.models.fp8 import has_fp8
 from maskwright.models.layers import multiply_in_fp8
 from maskwright.models.products import quantize_linears
+from maskwright.models.recording import InferenceRecorder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.suggestions import suggest
 from maskwright.tasks.model import TaskModel
@@ -121,8 +123,10 @@ def read_compile(given: Compile | None) -> bool | None:
 
 
 def compile_layers(encoder: nn.Module, given: Compile | None, precision: str) -> ChosenCompilation:
-    """Have an encoder compile its layers as asked for, in place."""
+    """Have an encoder compile its layers as asked for, in place, and record its passes over short texts."""
     asked = read_compile(given)
+    if isinstance(encoder, PackedEncoder):
+        encoder.inference_compiler = encoder.inference_recorder = None
     if asked is False and precision == "fp8":
         raise InputError("precision is fp8, which is for compiled layers; leave out compile=false")
     problem = _find_problem(encoder)
@@ -133,6 +137,7 @@ def compile_layers(encoder: nn.Module, given: Compile | None, precision: str) ->
         return ChosenCompilation(False, problem or "as asked for")
     assert isinstance(encoder, PackedEncoder)
     is_at_once = bool(asked) or precision == "fp8"
+    encoder.inference_recorder = InferenceRecorder()
     encoder.inference_compiler = (
         InferenceCompiler() if is_at_once else InferenceCompiler(_REPAID_TOKENS, _REPAID_LENGTH)
     )

@@ -27,6 +27,7 @@ from maskwright.inference.layout import (
     Reduction,
     RowShape,
     Sample,
+    copy_alone,
     lay_out,
     lay_out_bounded,
     lay_out_flat,
@@ -252,7 +253,7 @@ class _Pending:
         if self._is_there is None:
             return self._split(*(one.cpu() for one in self._tensors))
         self._is_there.synchronize()
-        return self._split(*(one.clone() for one in self._tensors))  # pinned memory is scarce and used again
+        return self._split(*map(copy_alone, self._tensors))  # pinned memory is scarce and used again
 
 
 @dataclass(frozen=True)
@@ -318,15 +319,18 @@ class _Halving(Generic[SampleT]):
 def _cut_windows(
     samples: Iterable[SampleT], most_tokens: int, later_tokens: int | None = None
 ) -> Iterator[list[SampleT]]:
-    """With `later_tokens` all but the first few hold as many."""
+    """Each ends where one as long as its longest would not fit; `later_tokens` is for all but the first few."""
     window: list[SampleT] = []
-    num_tokens = num_windows = 0
+    num_tokens = longest = num_windows = 0
     for sample in samples:
+        length = len(sample.ids)
         window.append(sample)
-        num_tokens += len(sample.ids)
-        if num_tokens >= most_tokens or len(window) >= WINDOW_SAMPLES:
+        num_tokens += length
+        if length > longest:
+            longest = length
+        if num_tokens + longest > most_tokens or len(window) >= WINDOW_SAMPLES:
             yield window
-            window, num_tokens, num_windows = [], 0, num_windows + 1
+            window, num_tokens, longest, num_windows = [], 0, 0, num_windows + 1
             if num_windows == _NUM_EARLY:
                 most_tokens = later_tokens or most_tokens
     if window:

@@ -54,6 +54,8 @@ def encode_texts(
 
 
 def refuse_empty(texts: Sequence[str], name: Name) -> None:
+    if all(map(str.strip, texts)):
+        return
     for place, text in enumerate(texts):
         if not text.strip():
             raise InputError(f"{name(place)} is empty; give it some text, or leave it out")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,14 +26,9 @@ def encode(encoder: nn.Module, batch: PackedBatch, is_causal: Tensor | None = No
     `is_causal` (B, S) is true for tokens that see only what comes before them; foreign encoders cannot do that.
     """
     if isinstance(encoder, PackedEncoder):
-        output: EncoderOutput = encoder(
-            input_ids=batch.input_ids,
-            document_ids=batch.bounds if isinstance(batch, FlatBatch) else batch.document_ids,
-            positions=batch.positions,
-            token_type_ids=batch.token_type_ids,
-            is_causal=is_causal,
-        )
-        return output.last_hidden_state
+        if isinstance(batch, FlatBatch) and encoder.inference_recorder is not None:
+            return encoder.inference_recorder.run(encoder, batch, encoder.half_window, partial(_read_packed, encoder))
+        return _read_packed(encoder, batch, is_causal)
     if is_causal is not None:
         raise InputError(
             f"{type(encoder).__name__} always sees both sides of a token, so it cannot learn to continue text; use BERT"
@@ -41,6 +37,17 @@ def encode(encoder: nn.Module, batch: PackedBatch, is_causal: Tensor | None = No
     inputs, index = to_padded(batch)
     padded = call_foreign(encoder, inputs)
     return padded.flatten(0, 1)[index].view(*batch.input_ids.shape, -1)
+
+
+def _read_packed(encoder: PackedEncoder, batch: PackedBatch, is_causal: Tensor | None = None) -> Tensor:
+    output: EncoderOutput = encoder(
+        input_ids=batch.input_ids,
+        document_ids=batch.bounds if isinstance(batch, FlatBatch) else batch.document_ids,
+        positions=batch.positions,
+        token_type_ids=batch.token_type_ids,
+        is_causal=is_causal,
+    )
+    return output.last_hidden_state
 
 
 def has_flat_rows(encoder: nn.Module) -> bool:

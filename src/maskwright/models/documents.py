@@ -165,14 +165,26 @@ def attend_documents(
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, numbers: Tensor, starts: Tensor, longest: Tensor, half_window: int
 ) -> Tensor:
-    most = int(longest)
-    has_window = 0 <= half_window < most - 1
-    num_documents = len(starts) - 1
-    if len(query) <= _SHORT_DOCUMENT * num_documents and not has_window and runs_kernels(query.device):
+    window = None if half_window < 0 else half_window
+    if are_short(DocumentBounds(starts, numbers, longest), window):
         from maskwright.models.kernels.short_documents import attend_short_documents
 
         return attend_short_documents(query, key, value, numbers, starts)
-    return attend_with_flash(query, key, value, starts, most, half_window if has_window else None)
+    most = int(longest)
+    return attend_with_flash(query, key, value, starts, most, window if _has_window(most, window) else None)
+
+
+def are_short(bounds: DocumentBounds, half_window: int | None) -> bool:
+    """Whether attention among these documents is for our kernel: short ones on average, on a GPU that runs it, none of
+    which is longer than a token sees."""
+    num_tokens, num_documents = len(bounds.numbers), len(bounds.starts) - 1
+    if num_tokens > _SHORT_DOCUMENT * num_documents or _has_window(int(bounds.longest), half_window):
+        return False
+    return runs_kernels(bounds.starts.device)
+
+
+def _has_window(longest: int, half_window: int | None) -> bool:
+    return half_window is not None and half_window < longest - 1
 
 
 def attend_with_flash(

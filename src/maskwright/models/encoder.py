@@ -43,6 +43,7 @@ from maskwright.models.files.model_folder import (
     write_model_folder,
 )
 from maskwright.models.layers import give_memory, init_weights, outlining, zero_residual_outputs
+from maskwright.models.recording import InferenceRecorder
 from maskwright.models.shape import EncoderShape
 from maskwright.storage import refuse_unknown_fields
 from maskwright.suggestions import suggest
@@ -95,6 +96,8 @@ class PackedEncoder(nn.Module, ABC):
     """Whether uncompiled layers have their weights cast by one kernel in training."""
     inference_compiler: InferenceCompiler | None = None
     """Compiles layers over flat rows."""
+    inference_recorder: InferenceRecorder | None = None
+    """Records passes over flat rows of short texts."""
     keeps_last_call = False
     """Whether the last layer's inputs are kept, for its queries, keys and values."""
     last_call: tuple[nn.Module, Tensor, tuple[Any, ...]] | None = None
@@ -150,6 +153,11 @@ class PackedEncoder(nn.Module, ABC):
     @property
     def vocab_size(self) -> int:
         return int(self.config.vocab_size)
+
+    @property
+    def half_window(self) -> int | None:
+        """Tokens see those at most so many places away, in some of the layers; None: all, in every layer."""
+        return None
 
     @property
     def embedding_size(self) -> int:

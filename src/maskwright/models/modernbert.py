@@ -270,6 +270,10 @@ class ModernBERT(PackedEncoder):
     def mlm_norm_bias(self) -> bool:
         return bool(self.config.norm_bias)
 
+    @property
+    def half_window(self) -> int:
+        return int(self.config.local_attention) // 2
+
     def get_input_embeddings(self) -> nn.Embedding:
         return self.word
 
@@ -282,11 +286,10 @@ class ModernBERT(PackedEncoder):
     ) -> Tensor:
         config = self.config
         head_size = config.hidden_size // config.num_attention_heads
-        half_window = config.local_attention // 2
         global_base, local_base = self.config.rotary_bases if self.rotary_ramp is None else self.rotary_ramp.bases
         global_mask = self.build_mask(hidden, positions, document_ids, is_causal)
         global_rotation = Rotation(positions, head_size, global_base)
-        local_mask = self.build_mask(hidden, positions, document_ids, is_causal, half_window)
+        local_mask = self.build_mask(hidden, positions, document_ids, is_causal, self.half_window)
         local_rotation = Rotation(positions, head_size, local_base)
         for layer in self.layers:
             if layer.is_global:

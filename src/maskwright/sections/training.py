@@ -146,6 +146,11 @@ class TrainingConfig(SynonymsOfTraining):
         default="ddp",
         description="With several processes: replicate the model in each (ddp), or shard it over them (fsdp).",
     )
+    gradient_dtype: Literal["fp32", "bf16"] = Field(
+        default="fp32",
+        description="With several processes: dtype in which gradients are exchanged and summed; bf16 moves half the"
+        " bytes and keeps 8 bits of each.",
+    )
     dead_process_seconds: float = Field(
         default=60.0,
         gt=0,

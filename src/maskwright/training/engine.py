@@ -46,7 +46,9 @@ class Engine:
         self.precision = agree_on_precision(choose_precision(training.precision, self.device), self.world)
         self.precision.apply()
         recompute_activations(model.encoder, training.activation_checkpointing)
-        self.placed = place_model(model, self.precision, self.world, self.device, training.parallel)
+        self.placed = place_model(
+            model, self.precision, self.world, self.device, training.parallel, training.gradient_dtype
+        )
         varies = model.varies_in_shape
         self.is_compiled = should_compile(training, self.device, self.world, varies_in_shape=varies)
         # Models that are compiled by default are recorded only if they are.

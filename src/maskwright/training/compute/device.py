@@ -11,17 +11,17 @@ from torch import nn
 
 from maskwright.errors import InputError, InputWarning
 from maskwright.training.compute.trial import find_trouble
-from maskwright.training.distributed.world import is_launched, local_rank
+from maskwright.training.distributed.world import choose_gpu, is_launched
 
 
 def choose_device(name: str, setting: str = "training.device") -> torch.device:
     """`auto` is an NVIDIA GPU, else an Apple GPU on which a trial step works, else the CPU; each process of a machine
-    gets its own GPU. `setting` is named in errors.
+    gets its own GPU, where there are as many. `setting` is named in errors.
     """
     if name == "auto":
         name = _choose_kind()
-    if name == "cuda" and is_launched():
-        name = f"cuda:{local_rank()}"
+    if name == "cuda" and is_launched() and torch.cuda.is_available():
+        name = f"cuda:{choose_gpu()}"
     try:
         device = torch.device(name)
     except RuntimeError as error:

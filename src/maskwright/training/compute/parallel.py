@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,6 +22,9 @@ from maskwright.objectives.loss import LossSums
 from maskwright.objectives.objective import Objective
 from maskwright.training.compute.precision import Precision
 from maskwright.training.distributed.world import World, distribute_like, gather_whole
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
 
 
 class ObjectiveModule(nn.Module):
@@ -80,7 +84,7 @@ class Alone:
 class Replicated(Alone):
     """A copy in every process (DDP); gradients are exchanged during the backward pass."""
 
-    def __init__(self, model: Objective, precision: Precision) -> None:
+    def __init__(self, model: Objective, precision: Precision, gradient_dtype: torch.dtype) -> None:
         super().__init__(model, precision)
         # A foreign encoder may have parts that the objective does not use, such as a pooler.
         has_unused = not isinstance(model.encoder, PackedEncoder)
@@ -88,27 +92,45 @@ class Replicated(Alone):
             self._objective, find_unused_parameters=has_unused, gradient_as_bucket_view=True
         )
         self._objective = self._replica
+        if gradient_dtype == torch.bfloat16:
+            self._replica.register_comm_hook(None, lambda state, bucket: _average_in_bf16(bucket))
 
     def accumulating(self) -> AbstractContextManager[None]:
         return self._replica.no_sync()
 
 
+def _average_in_bf16(bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    """As torch's `bf16_compress_hook`, which DDP refuses over gloo."""
+    gradients = bucket.buffer()
+    sent = gradients.to(torch.bfloat16).div_(dist.get_world_size())
+    exchange = dist.all_reduce(sent, async_op=True).get_future()
+    return exchange.then(lambda done: gradients.copy_(done.value()[0]))
+
+
 class Sharded(Alone):
     """FSDP2: every process has a shard of all weights, gradients and optimizer state; `model` is whole, on the CPU."""
 
-    def __init__(self, model: Objective, precision: Precision, world: World, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: Objective,
+        precision: Precision,
+        world: World,
+        device: torch.device,
+        gradient_dtype: torch.dtype,
+    ) -> None:
         # Imported here, because only sharded runs pay the second that it takes.
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         super().__init__(model.cpu(), precision)
         self._sharded_model = copy.deepcopy(model).to(device)
         self._mesh = init_device_mesh(device.type, (world.size,))
         self._core = ObjectiveModule(self._sharded_model, precision)
+        policy = MixedPrecisionPolicy(reduce_dtype=gradient_dtype)
         for part in (self._sharded_model.encoder, *self._sharded_model.other_encoders()):
             for layer in getattr(part, "layers", ()):
-                fully_shard(layer, mesh=self._mesh)
-        fully_shard(self._core, mesh=self._mesh)
+                fully_shard(layer, mesh=self._mesh, mp_policy=policy)
+        fully_shard(self._core, mesh=self._mesh, mp_policy=policy)
         self._objective = self._core
 
     @property
@@ -149,9 +171,11 @@ def place_model(
     world: World,
     device: torch.device,
     parallel: Literal["ddp", "fsdp"],
+    gradient_dtype: Literal["fp32", "bf16"],
 ) -> Alone:
     """Move a model to its device, and replicate or shard it if there are several processes."""
+    dtype = torch.bfloat16 if gradient_dtype == "bf16" else torch.float32
     if world.size > 1 and parallel == "fsdp":
-        return Sharded(model, precision, world, device)
+        return Sharded(model, precision, world, device, dtype)
     model.to(device)
-    return Replicated(model, precision) if world.size > 1 else Alone(model, precision)
+    return Replicated(model, precision, dtype) if world.size > 1 else Alone(model, precision)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from maskwright.errors import FollowerError, InputError, LostProcessError, RunError
+from maskwright.errors import FollowerError, InputError, InputWarning, LostProcessError, RunError
 from maskwright.models.files.tensor_parts import StoredTensors, TensorPart
 from maskwright.training.distributed.liveness import Liveness
 
@@ -167,21 +168,39 @@ def leave_world() -> None:
 
 def _meet(on_gpu: bool, silence_limit_s: float) -> World:
     store, rank, size = next(rendezvous("env://"))
+    shares_gpu = on_gpu and shares_gpus()
     if on_gpu:
-        torch.cuda.set_device(local_rank())
+        torch.cuda.set_device(choose_gpu())
+    if shares_gpu:
+        warnings.warn(
+            "there are more processes than GPUs on this machine, so some share one, and all exchange gradients through"
+            " the CPU (NCCL needs a GPU for each); start one process per GPU",
+            InputWarning,
+            stacklevel=2,
+        )
     liveness = Liveness(PrefixStore("liveness", store.clone()), rank, size, silence_limit_s)
     _Membership.liveness = liveness
-    backend = "nccl" if on_gpu else "gloo"
+    backend = "nccl" if on_gpu and not shares_gpu else "gloo"
     with World(liveness=liveness).naming_the_departed():
         dist.init_process_group(
             backend, store=PrefixStore("group", store), rank=rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT
         )
-        control = dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT) if on_gpu else None
+        control = dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT) if backend == "nccl" else None
     return World(rank, size, local_rank(), control, liveness, PrefixStore("notes", store.clone()))
 
 
 def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def shares_gpus() -> bool:
+    """Whether the launcher started more processes on this machine than it has GPUs."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > torch.cuda.device_count()
+
+
+def choose_gpu() -> int:
+    """The GPU of this process; the processes of a machine take turns if there are fewer."""
+    return local_rank() % torch.cuda.device_count() if shares_gpus() else local_rank()
 
 
 def is_sharded(tensor: object) -> TypeGuard[DTensor]:

@@ -131,9 +131,13 @@ def _stack(matrices: list[Tensor]) -> Tensor:
 
 
 def _newton_schulz_together(blocks: Tensor, num_iterations: int, world: World) -> Tensor:
-    """Each process iterates on a run of the matrices, and all get all results; the last run may be filled up."""
     if world.size == 1 or len(blocks) == 1:
         return _newton_schulz(blocks, num_iterations)
+    return _share_newton_schulz(blocks, num_iterations, world)
+
+
+def _share_newton_schulz(blocks: Tensor, num_iterations: int, world: World) -> Tensor:
+    """Each process iterates on a run of the matrices, and all get all results; the last run may be filled up."""
     share = -(-len(blocks) // world.size)
     mine = blocks[world.rank * share : (world.rank + 1) * share]
     own = blocks.new_zeros(share, *blocks.shape[1:])
