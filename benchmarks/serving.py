@@ -6,11 +6,11 @@ that ask again as soon as they are answered, then at rising rates of requests th
 slowest hundredth is slower than --p99-ms, twice in a row. The headline is the highest rate within that time, ours over
 the better peer's.
 
-With --bulk N every request has N texts, and all answers of --processes servers of ours count, each on a port of its own
-as behind a load balancer.
+With --bulk N,M requests have N texts, then M, answered as numbers and as base64, and come from --generators processes.
+All answers of --processes servers of ours count, each on a port of its own as behind a load balancer.
 
     python benchmarks/serving.py --infinity path/to/venv
-    python benchmarks/serving.py --device cuda --variant base --bulk 32 --processes 4
+    python benchmarks/serving.py --device cuda --variant base --bulk 1,32,256 --processes 1,4 --seconds 3
     python benchmarks/serving.py --soak 30
     python benchmarks/serving.py --soak 5 --share 1.5
     python benchmarks/serving.py --faults
@@ -24,11 +24,11 @@ import json
 import re
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from serving_bulk import measure_bulk
 from serving_faults import run_faults
 from serving_load import Client, Load, Outcome, write_bodies
 from serving_sides import Server, Side, list_sides, running
@@ -68,6 +68,8 @@ def build_model(folder: Path, arguments: argparse.Namespace) -> Path:
         layer_norm_eps=encoder.norm_eps,
     )
     model.save_pretrained(folder, tokenizer)
+    if arguments.bulk:  # no peer reads it
+        return folder
     mw.export(str(folder), "sentence-transformers", out=folder.parent / "exported")
     return folder.parent / "exported"
 
@@ -136,36 +138,11 @@ def bound_rate(figures: dict[str, Any]) -> float:
     return float(figures["best_rate"] or figures["open"][0]["asked"])
 
 
-def measure_bulk(side: Side, texts: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Texts a second in closed loops, of all servers together."""
-    size = arguments.bulk
-    bodies = [json.dumps({"input": texts[at : at + size]}).encode() for at in range(0, len(texts) - size + 1, size)]
-    rows = []
-    with ExitStack() as stack:
-        logs = [Path(arguments.logs) / f"{number}.log" for number in range(arguments.processes)]
-        servers = [stack.enter_context(running(side, log)) for log in logs]
-
-        async def ask_all(num_clients: int, seconds: float) -> list[Outcome]:
-            clients = [Client(server.port, side.path) for server in servers]
-            loads = [Load(client, bodies[number:] + bodies[:number]) for number, client in enumerate(clients)]
-            outcomes = await asyncio.gather(*(load.run_closed(num_clients, seconds) for load in loads))
-            for client in clients:
-                client.close()
-            return outcomes
-
-        asyncio.run(ask_all(8, WARM_UP_S))
-        for num_clients in NUM_CLIENTS:
-            outcomes = asyncio.run(ask_all(num_clients, arguments.seconds))
-            texts_per_s = size * sum(outcome.rate for outcome in outcomes)
-            p99_ms = max(outcome.percentile_ms(99) for outcome in outcomes)
-            errors = sum(outcome.num_errors for outcome in outcomes)
-            rows.append({"clients": num_clients, "texts_per_s": texts_per_s, "p99_ms": p99_ms, "errors": errors})
-            print(
-                f"  {len(servers)} servers, {num_clients:3} clients each, {size} texts a request: {texts_per_s:9.1f}"
-                f" texts/s, p99 {p99_ms:7.1f} ms, {errors} errors",
-                flush=True,
-            )
-    return {"bulk": rows, "texts_per_s": max(row["texts_per_s"] for row in rows)}
+def read_counts(words: str) -> list[int]:
+    counts = [int(word) for word in words.split(",")]
+    if min(counts) < 1:
+        raise ValueError
+    return counts
 
 
 def main() -> None:
@@ -181,8 +158,9 @@ def main() -> None:
     parser.add_argument("--serve", default="", help="more words for maskwright serve")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each load")
     parser.add_argument("--p99-ms", type=float, default=250.0)
-    parser.add_argument("--bulk", type=int, metavar="TEXTS", help="of each request; ours alone, as fast as it can")
-    parser.add_argument("--processes", type=int, default=1, help="servers of ours, with --bulk")
+    parser.add_argument("--bulk", type=read_counts, metavar="TEXTS", help="of each request; ours, as fast as it can")
+    parser.add_argument("--processes", type=read_counts, default=[1], help="servers of ours, with --bulk")
+    parser.add_argument("--generators", type=int, default=6, help="processes that ask, with --bulk")
     parser.add_argument("--soak", type=float, metavar="MINUTES")
     parser.add_argument("--share", type=float, default=0.8, help="of what closed loops reach, for --soak")
     parser.add_argument("--faults", action="store_true")

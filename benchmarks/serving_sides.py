@@ -62,15 +62,21 @@ def list_sides(folder: Path, device: str, infinity: Path | None, peer_python: st
 @contextmanager
 def running(side: Side, log: Path) -> Iterator[Server]:
     """The server, once it is ready; it is ended with the block."""
+    with start(side, log) as server:
+        wait_until_ready(server, log)
+        yield server
+
+
+@contextmanager
+def start(side: Side, log: Path) -> Iterator[Server]:
+    """The server, which may not be ready yet."""
     port = find_free_port()
     command = [str(port) if word == "PORT" else word for word in side.command]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "true"}
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
         try:
-            server = Server(side, port, process)
-            wait_until_ready(server, log)
-            yield server
+            yield Server(side, port, process)
         finally:
             process.terminate()
             try:

@@ -112,6 +112,14 @@ def test_groups_take_turns_and_a_large_request_lets_others_pass(desk: _Desk) -> 
     assert [len(work.results) for work, _ in waiting] == [6, 1, 1, 1]
 
 
+def test_what_did_not_fit_of_a_small_request_is_computed_next(desk: _Desk) -> None:
+    desk.hold()
+    waiting = [desk.put(number, num_samples=3, length=2) for number in range(1, 5)]  # 6 tokens each, 8 in a batch
+    desk.gate.is_open.set()
+    assert all(done.wait(PATIENCE_S) for _, done in waiting)
+    assert [sorted(batch) for batch in desk.gate.batches] == [[99], [1, 1, 1, 2], [2, 2, 3, 3], [3, 4, 4, 4]]
+
+
 def test_one_that_fails_does_not_fail_those_beside_it(desk: _Desk) -> None:
     desk.hold()
     waiting = [desk.put(13), desk.put(7)]

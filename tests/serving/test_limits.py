@@ -266,7 +266,7 @@ def test_no_text_of_a_request_is_logged_or_shown(
         raise KeyError("the secret text")
 
     def break_it(hub: ModelHub) -> None:
-        monkeypatch.setattr(FillMask, "answer", fail)
+        monkeypatch.setattr(FillMask, "answer_all", fail)
 
     caplog.set_level(logging.DEBUG)
     with running([model_folders["language"]], break_it) as server:

@@ -148,6 +148,29 @@ def test_a_run_learns_and_multivectorencoder_gives_its_vectors(late_lab: Lab, tm
         mw.export(tmp_path / "8", "onnx", out=tmp_path / "graph")
 
 
+@pytest.mark.slow  # tracing takes seconds
+def test_the_onnx_graph_gives_the_vectors(late_lab: Lab, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    inputs = load(late_lab)
+    model = inputs.build_model(seed=0).eval()
+    model.save_pretrained(tmp_path / "model", inputs.tokenizer)
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    folder = mw.export(tmp_path / "model", "onnx", text=tmp_path / "texts.txt", out=tmp_path / "graph")
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    (output,) = session.get_outputs()
+    assert output.name == "token_embeddings"
+    with torch.no_grad():
+        expected = embed_plainly(inputs, model, TEXTS[1], QUERY_LENGTH)
+    whole = inputs.tokenizer.backend.encode(TEXTS[1]).ids
+    ids = np.array([whole + [inputs.tokenizer.mask_token_id] * (QUERY_LENGTH - len(whole))])
+    values = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": 0 * ids}
+    (found,) = session.run(None, {one.name: values[one.name] for one in session.get_inputs()})
+    assert_rounded(found[0], expected, NUM_TERMS)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "filled up to as many with mask tokens" in card
+
+
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     late_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

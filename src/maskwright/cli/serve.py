@@ -51,7 +51,7 @@ def serve(
     max_queue_tokens: Annotated[int, typer.Option(help="Most tokens that wait, else 429.")] = 1048576,
     max_queue_s: Annotated[
         float, typer.Option(help="Longest expected wait for a first batch in seconds, else 429.")
-    ] = 3.0,
+    ] = 5.0,
     max_concurrent: Annotated[int, typer.Option(help="Most requests at a time, else 429.")] = 1024,
     timeout_s: Annotated[float, typer.Option(help="Longest time to an answer in seconds, else 503.")] = 60.0,
     read_timeout_s: Annotated[

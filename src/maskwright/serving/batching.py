@@ -224,8 +224,9 @@ class Batcher:
                 self._num_waiting_tokens -= num_tokens
                 room -= num_tokens
             if work.num_left:
-                # one that was begun waits for the others; one that found no room is the next
-                works.append(work) if part.samples else works.appendleft(work)
+                # the rest of one that is larger than a batch waits for the others; any other is the next
+                is_larger = bool(part.samples) and work.num_tokens > self.batch_tokens
+                works.append(work) if is_larger else works.appendleft(work)
                 queue.num_turn_tokens += self._count_turn(work)
                 break
         if works:

@@ -246,11 +246,11 @@ def _resolve(future: asyncio.Future[list[Any]], work: Work) -> None:
 
 
 def _join_answers(kind: Kind[Any, Any], prepared: Sequence[Prepared], results: Sequence[Any]) -> list[Any]:
-    answers, first = [], 0
+    asked, first = [], 0
     for one in prepared:
-        answers.append(kind.answer(one, results[first : first + len(one.samples)]))
+        asked.append((one, results[first : first + len(one.samples)]))
         first += len(one.samples)
-    return answers
+    return list(kind.answer_all(asked)) if asked else []
 
 
 def _freeze(options: Mapping[str, Any], names: Any) -> Hashable:

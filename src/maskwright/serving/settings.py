@@ -34,7 +34,7 @@ class ServeSettings:
     max_texts: int = 2_048
     max_request_tokens: int = 131_072
     max_queue_tokens: int = 1_048_576
-    max_queue_s: float = 3.0
+    max_queue_s: float = 5.0
     """How long a request may have to wait for its first batch, as expected when it comes."""
     max_concurrent: int = 1_024
     timeout_s: float = 60.0
