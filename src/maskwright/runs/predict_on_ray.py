@@ -71,7 +71,7 @@ class _Predictor:
             for name, content in files.items():
                 path = Path(temporary) / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
+                path.write_bytes(content.data)
             self._pipeline = pipeline(
                 settings.kind,
                 temporary,
