@@ -248,6 +248,7 @@ MADE = {
     "runs/reviews": Made(FINETUNE_TEXTS, "runs/sst2"),
     "runs/squad": Made(FINETUNE_QA, "runs/bert-base-uncased-qa"),
     "runs/clinical": Made("maskwright adapt bert-base-uncased --text notes.txt --out runs/clinical"),
+    "runs/finder": Made("maskwright adapt runs/mine --for retrieval --text corpus.txt --out runs/finder"),
     "runs/similar": Made(FINETUNE_SIMILARITY, "runs/mine-similarity"),
     "runs/retriever": Made(FINETUNE_RETRIEVAL),
     "taught.jsonl": Made("maskwright mine runs/retriever collection/ --teacher runs/reranker --out taught.jsonl"),

@@ -36,6 +36,7 @@ class Stream(IntEnum):
     PAIR_LABEL = 14
     SAMPLING = 11
     OBJECTIVE = 15
+    CROPS = 16
 
 
 def compute_key(seed: int, epoch: int, stream: Stream) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -160,8 +161,36 @@ def test_a_run_learns_and_sparseencoder_gives_its_weights(splade_lab: Lab, tmp_p
         *(one.encode_query(TEXTS, convert_to_sparse_tensor=False) for one in (exported, theirs)), NUM_TERMS, 10.0
     )
     assert "| accuracy |" in (folder / "README.md").read_text(encoding="utf-8")
-    with pytest.raises(InputError, match="which --to onnx does not hold"):
-        mw.export(tmp_path / "run", "onnx", out=tmp_path / "graph")
+    with pytest.raises(InputError, match="which --to web does not hold"):
+        mw.export(tmp_path / "run", "web", out=tmp_path / "page")
+
+
+@pytest.mark.slow  # tracing takes seconds
+def test_the_onnx_graph_gives_the_weights(splade_lab: Lab, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    inputs = load(splade_lab, query_prompt="my old ")
+    model = inputs.build_model(seed=0).eval()
+    model.save_pretrained(tmp_path / "model", inputs.tokenizer)
+    with pytest.raises(InputError, match="--for is for encoders"):
+        mw.export(tmp_path / "model", "onnx", purpose="embed", out=tmp_path / "graph")
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    folder = mw.export(tmp_path / "model", "onnx", text=tmp_path / "texts.txt", int8=True, out=tmp_path / "graph")
+    versions = json.loads((folder / "maskwright_export.json").read_text(encoding="utf-8"))["figures"]["versions"]
+    assert versions["onnx fp32"]["same_answers"] == 1.0
+    assert versions["onnx int8"]["size_bytes"] < versions["onnx fp32"]["size_bytes"]
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    (output,) = session.get_outputs()
+    assert output.name == "sparse_embedding"
+    encoded = [inputs.tokenizer.backend.encode(text).ids for text in TEXTS]
+    width = max(map(len, encoded))
+    ids = np.array([row + [inputs.tokenizer.pad_token_id] * (width - len(row)) for row in encoded])
+    is_real = np.array([[1] * len(row) + [0] * (width - len(row)) for row in encoded])
+    values = {"input_ids": ids, "attention_mask": is_real, "token_type_ids": 0 * ids}
+    (found,) = session.run(None, {one.name: values[one.name] for one in session.get_inputs()})
+    with torch.no_grad():
+        assert_rounded(found, weigh_padded(inputs, model, TEXTS), NUM_TERMS, 10.0)
+    assert "Before a query stands `my old `" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_more_weight_of_the_regulariser_leaves_fewer_tokens(splade_lab: Lab, tmp_path: Path) -> None:

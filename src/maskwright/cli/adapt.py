@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -31,6 +31,16 @@ def adapt(
     head_steps: Annotated[
         int, typer.Option(min=1, help="If the encoder has no prediction head: steps to train one.")
     ] = 300,
+    purpose: Annotated[
+        Literal["retrieval"] | None, typer.Option("--for", help="Learn to find these texts, from pairs made of them.")
+    ] = None,
+    pairs: Annotated[
+        str | None, typer.Option(help="--for retrieval: crops, titles, twins, or several: crops,titles; unset: all.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="--for retrieval: times each text is cut anew; unset: 1.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="--for retrieval: pairs of a step, told from each other; unset: 64.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run of this name.")] = False,
     push_to_hub: Annotated[
         str | None, typer.Option(metavar="REPO", help="Push the model to the Hugging Face hub, as USER/NAME.")
@@ -48,6 +58,8 @@ def adapt(
         maskwright adapt bert-base-uncased --text notes.txt --out runs/clinical
 
         maskwright adapt runs/mine --text 'contracts/*.jsonl' --general wiki.txt training.max_seconds=600
+
+        maskwright adapt runs/clinical --for retrieval --text notes.txt --out runs/finder
     """
     from maskwright.runs.commands import adapt as run
     from maskwright.runs.hub import PushError
@@ -64,6 +76,10 @@ def adapt(
             max_forgetting=max_forgetting,
             new_tokens=new_tokens,
             head_steps=head_steps,
+            purpose=purpose,
+            pairs=pairs,
+            epochs=epochs,
+            batch_size=batch_size,
             overwrite=overwrite,
             push_to_hub=push_to_hub,
             private=private,
@@ -71,10 +87,14 @@ def adapt(
         )
     except PushError as error:
         adapted, problem = error.result, error
-    _print_figures(adapted.run.figures)
+    if purpose is None:
+        _print_figures(adapted.run.figures)
+    else:
+        _print_scores(adapted.run.figures)
     echo(f"\n{adapted.run.folder.path}  the run; report.html has its curves")
     if adapted.exported is not None:
-        echo(f"{adapted.exported}  the model for transformers and others, with a card")
+        readers = "transformers and others, with a card" if purpose is None else "sentence-transformers and others"
+        echo(f"{adapted.exported}  the model for {readers}")
     if isinstance(adapted.run, FinishedRun):
         echo("\n  ".join(["Try next:", *adapted.run.next_commands]))
     if problem is not None:
@@ -92,3 +112,9 @@ def _print_figures(figures: dict[str, Any]) -> None:
         echo(
             f"{'':>14}  stopped at step {figures['stopped_for_forgetting_at']:,} with the last weights below the limit"
         )
+
+
+def _print_scores(figures: dict[str, Any]) -> None:
+    echo(f"\n{'held-out pairs':>14}  {'before':>8}  {'after':>8}")
+    for name in ("loss", "accuracy", "mrr@10"):
+        echo(f"{name:>14}  {figures[f'{name}_before']:8.4f}  {figures[name]:8.4f}")

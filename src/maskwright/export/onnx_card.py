@@ -14,9 +14,11 @@ import yaml
 from maskwright.export.card import CardOptions, escape, format_figure, show_code
 from maskwright.export.onnx import BROWSER_FOLDER, GRAPH_FILE, INT8_FILE
 from maskwright.export.onnx_graph import ExportedModel, SentenceEncoder, find_output_names
+from maskwright.export.retriever import find_format
 from maskwright.export.task_card import find_model_use
 from maskwright.models.any_encoder import find_max_length, name_encoder
 from maskwright.tasks.model import TaskModel
+from maskwright.tasks.retrieval.dense import DenseRetrieval
 
 _COLUMNS = {
     "loss": "held-out loss",
@@ -66,6 +68,8 @@ def describe_use(model: ExportedModel) -> tuple[str, str]:
     """The hub's name of what the graph is for, and what it does."""
     if isinstance(model, SentenceEncoder):
         return "feature-extraction", f"turns a text into a vector (pooling: {model.pooling})"
+    if isinstance(model, TaskModel) and isinstance(model.task, DenseRetrieval):
+        return "feature-extraction", f"gives a text {find_format(model).gives}"
     if isinstance(model, TaskModel):
         use = find_model_use(model)
         return use.tag, use.what
@@ -81,15 +85,17 @@ def _show_page(name: str) -> str:
 
 def _show_use(name: str, model: ExportedModel, has_int8: bool) -> str:
     task, _ = describe_use(model)
-    python = show_code(
+    plain = (
         "import onnxruntime\nfrom transformers import AutoTokenizer\n\n"
         f"tokenizer = AutoTokenizer.from_pretrained({name!r})\n"
         f"session = onnxruntime.InferenceSession({f'{name}/{GRAPH_FILE}'!r})\n"
         'inputs = dict(tokenizer("This is a text.", return_tensors="np"))\n'
         "for output, values in zip(session.get_outputs(), session.run(None, inputs)):\n"
-        "    print(output.name, values.shape)",
-        _show_their_python(name, task),
+        "    print(output.name, values.shape)"
     )
+    if isinstance(model, TaskModel) and isinstance(model.task, DenseRetrieval):
+        return show_code(plain)
+    python = show_code(plain, _show_their_python(name, task))
     dtype = "q8" if has_int8 else "fp32"
     script = (
         'import { env, pipeline } from "@huggingface/transformers";\n\n'

@@ -27,6 +27,9 @@ from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.qa.question_answering import QuestionAnswering
+from maskwright.tasks.retrieval.colbert import LateRetrieval
+from maskwright.tasks.retrieval.splade import SpladeRetrieval
+from maskwright.tasks.task import Task
 
 LARGEST_FILE_BYTES = 1_900_000_000
 """Above this, weights go into a file beside the graph: protobuf cannot hold 2 GiB."""
@@ -74,14 +77,19 @@ class SentenceEncoder(nn.Module):
 ExportedModel = MaskedLanguageModel | TaskModel | SentenceEncoder
 _SPAN_OUTPUTS = ["start_logits", "end_logits"]
 _SENTENCE_OUTPUTS = ["last_hidden_state", "sentence_embedding"]
+_TASK_OUTPUTS: Mapping[type[Task], list[str]] = {
+    QuestionAnswering: _SPAN_OUTPUTS,
+    SpladeRetrieval: ["sparse_embedding"],
+    LateRetrieval: ["token_embeddings"],
+}
 
 
 def find_output_names(model: ExportedModel) -> list[str]:
     """The names that other programs look for."""
     if isinstance(model, SentenceEncoder):
         return _SENTENCE_OUTPUTS
-    answers_questions = isinstance(model, TaskModel) and isinstance(model.task, QuestionAnswering)
-    return _SPAN_OUTPUTS if answers_questions else ["logits"]
+    task = model.task if isinstance(model, TaskModel) else None
+    return next((names for kind, names in _TASK_OUTPUTS.items() if isinstance(task, kind)), ["logits"])
 
 
 class PaddedModel(nn.Module):

@@ -34,6 +34,7 @@ from maskwright.models.any_encoder import name_encoder
 from maskwright.models.transformers_model import quiet_transformers
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.retrieval.colbert import LateRetrieval
+from maskwright.tasks.retrieval.dense import DenseRetrieval
 from maskwright.tasks.retrieval.splade import SpladeRetrieval
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.compute.device import evaluation_mode
@@ -59,15 +60,32 @@ _LATE = _Format(
 )
 
 
-def _find_format(model: TaskModel) -> _Format:
+def find_format(model: TaskModel) -> _Format:
     return _SPARSE if isinstance(model.task, SpladeRetrieval) else _LATE
+
+
+def describe_texts(model: TaskModel) -> str:
+    """What a program that has the graph alone must know: how texts are written, and how they are compared."""
+    assert isinstance(model.task, DenseRetrieval)
+    settings = model.task.settings
+    lines = [f"- Before a {role} stands `{prompt}`." for role, prompt in settings.prompts.items()]
+    if not isinstance(model.task, LateRetrieval):
+        return "\n".join([*lines, "- The score of a document is the product of its weights with those of the query."])
+    if settings.query_length:
+        lines.append(
+            f"- A query is cut to {settings.query_length} tokens and filled up to as many with mask tokens behind its"
+            " end, which the model attends to."
+        )
+    lines.append("- Vectors of a document's punctuation are left out.")
+    lines.append("- The score is the sum, over the query's vectors, of the largest product with one of the document.")
+    return "\n".join(lines)
 
 
 def export_retriever(
     model: TaskModel, tokenizer: Tokenizer, folder: Path, *, texts: Sequence[str], say: Callable[[str], None]
 ) -> Comparison:
     """Write the folder, read it back and compare what the texts become."""
-    form = _find_format(model)
+    form = find_format(model)
     refuse("a sentence-transformers folder", find_encoder_obstacles(model.encoder))
     sample = choose_sample(texts, tokenizer, model.encoder)
     model.save_pretrained(folder, tokenizer)
@@ -112,7 +130,7 @@ def build_retriever_card(
     name: str, model: TaskModel, origin: TaskOrigin, comparison: Comparison, card: CardOptions
 ) -> str:
     """`name` is the folder's."""
-    form = _find_format(model)
+    form = find_format(model)
     family, facts = name_encoder(model.encoder), describe_task(model, origin)
     values: dict[str, Any] = {key: value for key, value in asdict(card).items() if value is not None}
     values |= {"library_name": "sentence-transformers", "pipeline_tag": "feature-extraction"}

@@ -28,6 +28,7 @@ from maskwright.export.onnx import GRAPH_FILE, describe_versions, measure_versio
 from maskwright.export.onnx_graph import Agreement, Answer, Inputs, answer_with_torch, check_packages, find_input_names
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.qa.question_answering import QuestionAnswering
+from maskwright.tasks.retrieval.dense import DenseRetrieval
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.task import Task
 from maskwright.text.tokenizer.tokenizer import Tokenizer
@@ -35,9 +36,10 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer
 _MOST_TEXTS = 256
 _ROWS = 8
 _CLOSE_MEASURES = 0.01
+_CLOSE_COSINES = 0.99
 
 Say = Callable[[str], None]
-Decides = Literal["best class", "every class", "measure", "ends"]
+Decides = Literal["best class", "every class", "measure", "ends", "vector"]
 """How logits become a prediction."""
 
 
@@ -47,7 +49,7 @@ class TaskFigures(Cost):
 
     same_answers: float
     """The share of answers that are torch's: the best class of a text or token, every class of a multi-label model, the
-    ends of a span, and a measure to 0.01."""
+    ends of a span, a measure to 0.01, and a vector by a cosine of 0.99."""
     mean_difference: float
     """Of logits, from torch's."""
 
@@ -138,6 +140,9 @@ def find_same(
     match decides:
         case "measure":
             return np.abs(found - wanted) <= _CLOSE_MEASURES
+        case "vector":
+            lengths = (np.linalg.norm(one, axis=-1) for one in (found, wanted))
+            return np.asarray((found * wanted).sum(-1) >= _CLOSE_COSINES * np.multiply(*lengths))
         case "every class":
             return (found > 0) == (wanted > 0)
         case "best class":
@@ -147,6 +152,8 @@ def find_same(
 def _find_decision(task: Task) -> Decides:
     if isinstance(task, QuestionAnswering):
         return "ends"
+    if isinstance(task, DenseRetrieval):
+        return "vector"
     if isinstance(task, MultiLabel):
         return "every class"
     return "measure" if task.num_outputs == 1 else "best class"

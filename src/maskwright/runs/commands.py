@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from maskwright.config import Config, Settings, list_settings, open_config
 from maskwright.errors import InputError
@@ -137,6 +137,10 @@ def adapt(
     max_forgetting: float = 0.1,
     new_tokens: int = 0,
     head_steps: int = 300,
+    purpose: Literal["retrieval"] | None = None,
+    pairs: str | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
     overwrite: bool = False,
     push_to_hub: str | None = None,
     private: bool = False,
@@ -145,6 +149,10 @@ def adapt(
     console: Console | None = None,
 ) -> Adapted:
     """Adapt an encoder to texts of a domain, watch what it forgets of general ones, and export it.
+
+    For the `purpose` retrieval it learns to find the texts instead, by `pairs` made of them ("crops", "titles",
+    "twins"; unset: all), each text cut anew in every one of `epochs` (1), in batches of `batch_size` (64). The figures
+    have the scores before, as `mrr@10_before`.
 
     Texts are sources as `data.train` takes them, or records in memory (dictionaries, a data frame, a dataset) with a
     column `text`. A model in memory needs its `tokenizer`; it and such records are kept beside the run. The export goes
@@ -158,17 +166,26 @@ def adapt(
 
     _check_push(push_to_hub, private)
     refuse_below(0, new_tokens=new_tokens)
-    refuse_below(1, head_steps=head_steps)
-    folder = Path(out) if out is not None else Path("runs") / f"{name_folder(model)}-adapted"
+    refuse_below(1, head_steps=head_steps, epochs=epochs)
+    refuse_below(2, batch_size=batch_size)
+    _check_purpose(purpose, locals())
+    folder = Path(out) if out is not None else Path("runs") / f"{name_folder(model)}-{purpose or 'adapted'}"
     inputs = folder.with_name(f"{folder.name}-inputs")
     texts, others = (name_sources(one, inputs, are_texts=True) for one in (text, general))
     if not texts:
         raise InputError(f"no text to adapt to is given; give {name_option('text')}")
     shown = console or CleanConsole()
+    named = keep_model(model, tokenizer, inputs)
+    if purpose is not None:
+        from maskwright.runs.adapt_retriever import RetrieverOptions, adapt_retriever
+
+        asked = RetrieverOptions(
+            texts, folder, pairs, epochs or 1, batch_size or 64, list_settings(settings), overwrite
+        )
+        return adapt_retriever(named.place, asked, shown, lambda line: say(shown, line), push_to_hub, private)
     options = AdaptOptions(
         texts, folder, others, max_forgetting, new_tokens, head_steps, list_settings(settings), overwrite
     )
-    named = keep_model(model, tokenizer, inputs)
     adapted = run(named.place, options, shown, lambda line: say(shown, line))
     if push_to_hub is not None:
         from maskwright.runs.hub import push_adapted
@@ -458,6 +475,24 @@ def advise_tokenizer(
             with whole_folder(Path(out)) as folder:
                 advice.extended.save(folder)
     return advice
+
+
+_ONLY_MASKING = {"general": BUILTIN_CORPUS, "max_forgetting": 0.1, "new_tokens": 0, "head_steps": 300}
+_ONLY_RETRIEVAL = {"pairs": None, "epochs": None, "batch_size": None}
+"""Arguments of `adapt` for one purpose, with their defaults."""
+
+
+def _check_purpose(purpose: str | None, given: Mapping[str, Any]) -> None:
+    if purpose not in (None, "retrieval"):
+        raise InputError(f"the purpose of an adaptation is '{purpose}'; known is retrieval, or leave it out")
+    unused, reason = (
+        (_ONLY_RETRIEVAL, "is for --for retrieval (purpose= in Python)")
+        if purpose is None
+        else (_ONLY_MASKING, "is for adaptation by masked tokens, not for retrieval")
+    )
+    for name, default in unused.items():
+        if given[name] != default:
+            raise InputError(f"{name_option(name)} {reason}; leave it out")
 
 
 def _check_push(repo: str | None, private: bool) -> None:

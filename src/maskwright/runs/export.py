@@ -228,10 +228,12 @@ def _prepare_similarity(source: ExportSource, options: ExportOptions) -> _Write:
 
 def _prepare_retriever(source: ExportSource, options: ExportOptions) -> _Write:
     """The writer of a retriever of other than one vector, whose own folder is nearly one of sentence-transformers."""
+    if options.target == ONNX:
+        return _prepare_retriever_graph(source, options)
     if options.target != SENTENCE_TRANSFORMERS:
         raise InputError(
             f"{source.folder} is a retriever that gives other than one vector to a text, which --to {options.target}"
-            f" does not hold; export it --to {SENTENCE_TRANSFORMERS}"
+            f" does not hold; export it --to {SENTENCE_TRANSFORMERS} or --to {ONNX}"
         )
     model, tokenizer = TaskModel.from_pretrained(source.folder), load_tokenizer(source.folder)
 
@@ -243,6 +245,26 @@ def _prepare_retriever(source: ExportSource, options: ExportOptions) -> _Write:
         write_text(folder / CARD_FILE, build_retriever_card(name, model, origin, comparison, options.card))
         copy_settings(source.run, folder)
         return asdict(comparison)
+
+    return write
+
+
+def _prepare_retriever_graph(source: ExportSource, options: ExportOptions) -> _Write:
+    if options.purpose is not None:
+        raise InputError(f"--for is for encoders, and {source.folder} is a retriever of its own kind; leave it out")
+    model, tokenizer = TaskModel.from_pretrained(source.folder), load_tokenizer(source.folder)
+
+    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
+        from maskwright.export.retriever import describe_texts
+        from maskwright.export.task_onnx import export_task_onnx
+
+        figures = export_task_onnx(model, tokenizer, folder, **options.versions, texts=texts, say=say)
+        facts = describe_task(model, read_task_origin(source.run, is_checkpoint=source.checkpoint is not None))
+        facts = {"Queries and documents": describe_texts(model)} | {
+            key: facts[key] for key in ("Fine-tuning", "Figures")
+        }
+        _write_onnx_card(folder, name, model, facts, figures, source, options)
+        return figures
 
     return write
 

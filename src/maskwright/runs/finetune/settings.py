@@ -55,7 +55,7 @@ _OPTIONS = {
 def build_run_config(config: TaskConfig, folder: Path, seed: int, settings: Sequence[str]) -> Config:
     """`settings` are words such as training.device=cpu."""
     for setting in settings:
-        _check_setting(setting)
+        check_setting(setting)
     values = {
         "run": {"name": folder.name, "out": str(folder.parent), "seed": seed},
         "model": {"from": config.model},
@@ -67,7 +67,8 @@ def build_run_config(config: TaskConfig, folder: Path, seed: int, settings: Sequ
     return build_config(values, settings)
 
 
-def _check_setting(setting: str) -> None:
+def check_setting(setting: str) -> None:
+    """Refuse a word that is no setting of fine-tuning."""
     key = setting.partition("=")[0]
     section, _, name = key.partition(".")
     if key in _OPTIONS:

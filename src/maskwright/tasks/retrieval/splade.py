@@ -80,7 +80,11 @@ class SpladeHead(TaskHead):
         return set(self.name_weights())
 
     def forward(self, hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor:
-        features = self.mlm_norm(self.mlm_activation(self.mlm_dense(hidden))).flatten(0, 1)
+        features = self.mlm_norm(self.mlm_activation(self.mlm_dense(hidden)))
+        if torch.compiler.is_compiling():  # an export must not look at the values of a batch
+            logits = self.mlm_output(features).masked_fill(batch.is_padding[..., None], 0.0)
+            return torch.log1p(F.relu(logits.amax(1, keepdim=True)))
+        features = features.flatten(0, 1)
         is_first = ((batch.positions == 0) & ~batch.is_padding).flatten()
         starts = is_first.nonzero()[:, 0]
         document_ids = batch.document_ids.flatten()
