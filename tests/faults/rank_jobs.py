@@ -6,6 +6,7 @@ import json
 import math
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,9 @@ def train_all(folder: str, variants: dict[str, dict[str, Any]]) -> None:
         trainer = train(Path(folder), name, **variant)
     trainer.world.sum_facts([0.0])
     leave_world()
+
+
+def train_compiled(folder: str) -> None:
+    """With compiled layers, whose graphs run without kernels of their own, which would take a minute to build."""
+    torch.compile = partial(torch.compile, backend="aot_eager")
+    train_all(folder, {"compiled": {"training": {"compile": True}}})

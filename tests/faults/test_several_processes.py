@@ -38,7 +38,6 @@ _ONLY_TWO: dict[str, dict[str, Any]] = {
     "fsdp-poisoned": {"training": _FSDP, "poison_call": 3},
     "ddp-bf16": {"training": {"gradient_dtype": "bf16"}},
     "fsdp-bf16": {"training": _FSDP | {"gradient_dtype": "bf16", "micro_batch_tokens": 16}},
-    "ddp-compiled": {"training": {"compile": True}},
     "seconds": {"training": {"epochs": 10**6, "max_seconds": 0.6}},
 }
 _SLOW = {
@@ -51,7 +50,6 @@ _SLOW = {
     "ddp-resumed",
     "fsdp-poisoned",
     "ddp-bf16",
-    "ddp-compiled",
 }
 """What each of them does, another one does with the other way of sharing the work, or another optimizer."""
 _MOST_STEPS = 12
@@ -167,9 +165,13 @@ def test_gradients_summed_in_bf16_differ_by_their_rounding(folder: Path, name: s
     assert _TOLERANCE < difference < bound, f"largest difference of a weight {difference:.1e}"
 
 
-@pytest.mark.parametrize("name", mark_slow(["ddp-compiled"]))
-def test_compiled_layers_train_alike_in_two_processes(folder: Path, name: str) -> None:
-    assert largest_difference(folder, "one-save", name) < _TOLERANCE
+@pytest.mark.slow
+def test_compiled_layers_train_alike_in_two_processes(prestarted: Any, tmp_path: Path) -> None:
+    arguments = {"folder": str(tmp_path)}
+    for rank in prestarted.start_ranks("rank_jobs:train_compiled", arguments, tmp_path / "said", 2):
+        assert rank.wait(200.0) == 0, rank.text()
+    train(tmp_path, "alone")
+    assert largest_difference(tmp_path, "alone", "compiled") < _TOLERANCE
 
 
 def test_both_processes_stop_at_the_same_step_when_the_time_is_up(folder: Path) -> None:

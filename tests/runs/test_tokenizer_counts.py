@@ -73,3 +73,60 @@ def test_a_sample_without_a_word_and_whole_texts_for_unigram_are_told(folder: Pa
 @pytest.mark.slow
 def test_processes_count_the_same(folder: Path) -> None:
     assert count(folder, on="processes", num_workers=2) == count(folder)
+
+
+class _KilledError(Exception):
+    """Stands for a process that ends at once."""
+
+
+def test_a_call_after_a_killed_one_counts_the_rest(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, kept, said = count(folder), tmp_path / ".kept", []
+    count_words, num_counted = tokenizer_counts.count_words, [0]
+
+    def die(*arguments: Any) -> Any:
+        num_counted[0] += 1
+        if num_counted[0] == most:
+            raise _KilledError
+        return count_words(*arguments)
+
+    monkeypatch.setattr(tokenizer_counts, "count_words", die)
+    most = -1
+    assert count(folder, keep_in=kept) == expected
+    assert not kept.exists()
+    num_all, num_counted[0] = num_counted[0], 0
+    most = half = num_all // 2
+    with pytest.raises(_KilledError):
+        count(folder, keep_in=kept)
+    most = -1
+    assert count(folder, keep_in=kept, say=said.append) == expected
+    assert num_all <= num_counted[0] < half + num_all
+    assert "going on after" in said[0]
+    assert not kept.exists()
+
+
+def test_a_killed_merge_goes_on_and_other_texts_or_settings_begin_anew(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, kept, said = count(folder), tmp_path / ".kept", []
+    with monkeypatch.context() as patch:
+
+        def die(files: Any) -> Any:
+            raise _KilledError
+
+        patch.setattr(tokenizer_counts, "_merge", die)
+        with pytest.raises(_KilledError):
+            count(folder, keep_in=kept)
+    assert count(folder, keep_in=kept, say=said.append) == expected
+    (first, *_) = said
+    assert first.startswith("going on after")
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer_counts, "train_on_counts", die)
+        patch.setattr(tokenizer_counts, "_merge", die)
+        with pytest.raises(_KilledError):
+            count(folder, keep_in=kept)
+    said.clear()
+    sampled = count(folder, keep_in=kept, sample=0.4, say=said.append)
+    assert not said[0].startswith("going on")
+    assert sampled == count(folder, sample=0.4)

@@ -19,6 +19,7 @@ from torch import Tensor
 import maskwright as mw
 from maskwright.errors import InputError
 from maskwright.inference.late import open_late
+from maskwright.inference.pipeline import pipeline
 from maskwright.runs.finetune.inputs import TaskInputs, load_task_inputs
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.loader import AskedBatch
@@ -144,8 +145,27 @@ def test_a_run_learns_and_multivectorencoder_gives_its_vectors(late_lab: Lab, tm
             for ours, vectors in zip(pipe(TEXTS), found, strict=True):
                 assert_rounded(ours, vectors.numpy(), NUM_TERMS)
     assert "| accuracy |" in (folder / "README.md").read_text(encoding="utf-8")
-    with pytest.raises(InputError, match="which --to onnx does not hold"):
-        mw.export(tmp_path / "8", "onnx", out=tmp_path / "graph")
+    with pytest.raises(InputError, match="which --to web does not hold"):
+        mw.export(tmp_path / "8", "web", out=tmp_path / "page")
+
+
+@pytest.mark.parametrize("query_length", [QUERY_LENGTH, 0])
+def test_pylate_gives_the_vectors(late_lab: Lab, tmp_path: Path, query_length: int) -> None:
+    pylate = pytest.importorskip("pylate.models", reason="PyLate is not here, which needs an environment of its own")
+    inputs = load(late_lab, query_length=query_length, query_prompt="my old ", document_prompt="the quiet ")
+    inputs.build_model(seed=0).save_pretrained(tmp_path, inputs.tokenizer)
+    theirs = pylate.ColBERT(str(tmp_path), device="cpu")
+    for role, pipe in open_late(tmp_path).items():
+        found = theirs.encode(TEXTS, is_query=role == "query", prompt_name=role)
+        for ours, vectors in zip(pipe(TEXTS), found, strict=True):
+            assert_rounded(ours, vectors, NUM_TERMS)
+
+
+def test_a_folder_of_late_interaction_is_no_embedder(late_lab: Lab, tmp_path: Path) -> None:
+    inputs = load(late_lab)
+    inputs.build_model(seed=0).save_pretrained(tmp_path, inputs.tokenizer)
+    with pytest.raises(InputError, match="a retriever of late interaction"):
+        pipeline("embed", tmp_path)
 
 
 @pytest.mark.slow  # tracing takes seconds

@@ -97,6 +97,7 @@ def train(
                 max_words=max_words,
                 on=on,
                 num_workers=workers,
+                keep_in=out.with_name(f".{out.name}.counting"),
                 say=echo,
             )
         else:

@@ -45,8 +45,12 @@ _OLDER_NAMES = {"mean_tokens": "mean", "cls_token": "cls"}
 _ROLE_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 _OTHER_RETRIEVERS = {
     "SpladePooling": "a sparse retriever, which gives weights of tokens",
-    "MultiVectorMask": "a retriever of late interaction, which gives a vector to each token",
+    **dict.fromkeys(
+        ("MultiVectorMask", "pylate.models.Dense.Dense"),
+        "a retriever of late interaction, which gives a vector to each token",
+    ),
 }
+"""By how the name of one of their modules ends."""
 _CHAINS = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 
 
@@ -230,8 +234,11 @@ def _read_chain(folder: Path) -> list[str]:
         listed = file.read(MAX_FILE_BYTES)
     modules = parse_json_object(b'{"modules": ' + listed + b"}", str(path))["modules"]
     is_list = isinstance(modules, list) and all(isinstance(module, dict) for module in modules)
-    chain = [str(module.get("type")).rpartition(".")[2] for module in modules] if is_list else []
-    other = next((kind for name, kind in _OTHER_RETRIEVERS.items() if name in chain), None)
+    types = [str(module.get("type")) for module in modules] if is_list else []
+    chain = [name.rpartition(".")[2] for name in types]
+    other = next(
+        (kind for ending, kind in _OTHER_RETRIEVERS.items() if any(one.endswith(ending) for one in types)), None
+    )
     if other is not None:
         raise InputError(
             f"{path} is of {other} and no vector to a text; use it with index, search, mine or eval retrieval"

@@ -37,6 +37,9 @@ class LayerCompiler:
         self._last: torch.Size | None = None
         # Kernels of all shapes, kinds of layers and models of a process are kept with the one function above.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_KERNELS)
+        # Layers are small enough for DDP to exchange one while the next is computed; cutting them up further would fail
+        # for FlexAttention.
+        torch._dynamo.config.optimize_ddp = False
         self._call = torch.compile(_call, fullgraph=True, dynamic=False)
 
     def __reduce__(self) -> tuple[Any, ...]:

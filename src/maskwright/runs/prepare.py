@@ -166,7 +166,7 @@ def _describe(
 ) -> tuple[str, dict[str, Any]]:
     """A key that changes with anything that changes the shards, and what it is made of."""
     described = {
-        "sources": [_describe_source(source) for source in sources],
+        "sources": [describe_source(source) for source in sources],
         "tokenizer_sha256": hashlib.sha256(tokenizer.backend.to_str().encode()).hexdigest(),
         "vocab_size": tokenizer.vocab_size,
         "options": {**asdict(options), "quality": options.quality.model_dump()},
@@ -177,7 +177,8 @@ def _describe(
     return hashlib.sha256(text.encode()).hexdigest(), described
 
 
-def _describe_source(source: SourceConfig) -> dict[str, Any]:
+def describe_source(source: SourceConfig) -> dict[str, Any]:
+    """What a source is: its settings and its files."""
     described = source.model_dump(exclude={"second_column"})
     if not source.sentences:  # not there before sentences could be read: such folders stay as they are
         del described["sentences"]

@@ -10,16 +10,18 @@ from __future__ import annotations
 import heapq
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from maskwright.errors import InputError, check_count
+from maskwright.errors import InputError, RunError, check_count
+from maskwright.runs.prepare import describe_source
 from maskwright.runs.prepare_tasks import (
     PrepareTask,
     TaskRecord,
@@ -28,11 +30,12 @@ from maskwright.runs.prepare_tasks import (
     make_absolute,
     plan_tasks,
     read_documents,
+    read_task_record,
     subtract_reports,
 )
 from maskwright.runs.task_runners import choose_runner
 from maskwright.sections.data import QualityConfig, SourceConfig
-from maskwright.storage import write_bytes
+from maskwright.storage import read_json, write_bytes
 from maskwright.text.quality import DocumentCleaner, QualityReport
 from maskwright.text.tokenizer.counted import check_countable, check_sample, count_words, is_sampled, train_on_counts
 from maskwright.text.tokenizer.tokenizer import Tokenizer
@@ -41,6 +44,10 @@ from maskwright.text.tokenizer.train import build_plan
 _TASK_BYTES = 64_000_000
 _PIECE_CHARS = 64_000_000
 _FILES_AT_ONCE = 64
+_MERGED = "merged."
+_JOB_FILE = "job.json"
+_VERSION = 1
+"""Of what a task counts."""
 
 Counted = tuple[str, int]
 
@@ -108,12 +115,14 @@ def train_by_counts(
     max_words: int | None = None,
     on: str | None = None,
     num_workers: int | None = None,
+    keep_in: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Tokenizer:
     """The tokenizer that `train_tokenizer` learns from the same documents, whoever counts their words.
 
     `sample` is the share of documents to count, chosen by a hash of their text and the `seed`. Of more than `max_words`
-    different words only the most frequent are learnt from, which is said.
+    different words only the most frequent are learnt from, which is said. With `keep_in`, a folder that is made for it,
+    a call after a killed one counts only what that one has not; at the end it is removed.
     """
     check_countable(type)
     check_sample(sample, seed)
@@ -123,12 +132,21 @@ def train_by_counts(
     runner = choose_runner(on, num_workers or os.cpu_count() or 1)
     tasks = plan_tasks(sources, _TASK_BYTES)
     totals = Totals(sources)
-    with tempfile.TemporaryDirectory(prefix="words-") as temporary:
-        folder = Path(temporary)
-        num_done = 0
-        job = CountJob(sources, type, lowercase, sample, seed, _PIECE_CHARS)
-        for task, made in runner.run(job, tasks, folder):
+    job = CountJob(sources, type, lowercase, sample, seed, _PIECE_CHARS)
+    with _keeping(keep_in, job, say) as folder:
+        waiting = []
+        for task in tasks:
+            record = _find_record(folder, task)
+            if record is None:
+                waiting.append(task)
+            else:
+                totals.add(task, record)
+        num_done = len(tasks) - len(waiting)
+        if num_done:
+            say(f"going on after {num_done} of {len(tasks)} tasks")
+        for task, made in runner.run(job, waiting, folder):
             if made is not None:
+                write_bytes(_name_record(folder, task), json.dumps(asdict(made)).encode())
                 totals.add(task, made)
                 num_done += 1
                 say(f"words counted in {num_done} of {len(tasks)} tasks")
@@ -142,17 +160,53 @@ def train_by_counts(
     return train_on_counts(words, type, plan)
 
 
+@contextmanager
+def _keeping(folder: Path | None, job: CountJob, say: Callable[[str], None]) -> Iterator[Path]:
+    """A folder for counts: a temporary one, or one that stays if the block ends with an error."""
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="words-") as temporary:
+            yield Path(temporary)
+        return
+    described = asdict(job) | {"sources": [describe_source(source) for source in job.sources]}
+    wanted = {"job": described, "task_bytes": _TASK_BYTES, "version": _VERSION}
+    file = folder / _JOB_FILE
+    if folder.exists() and (not file.is_file() or read_json(file) != json.loads(json.dumps(wanted))):
+        shutil.rmtree(folder)
+    if not file.is_file():
+        write_bytes(file, json.dumps(wanted).encode())
+    try:
+        yield folder
+    except OSError as error:
+        raise RunError(
+            f"cannot write {error.filename or folder}: {error.strerror}; what is counted stays in {folder}, the same"
+            " command goes on with it"
+        ) from error
+    shutil.rmtree(folder)
+
+
+def _name_record(folder: Path, task: PrepareTask) -> Path:
+    return folder / f"{task.name}.json"
+
+
+def _find_record(folder: Path, task: PrepareTask) -> TaskRecord | None:
+    """That of a task whose words were counted before."""
+    file = _name_record(folder, task)
+    record = read_task_record(file) if file.is_file() else None
+    return record if record is None or all((folder / name).is_file() for name in record.parts) else None
+
+
 def _merge_files(files: Sequence[Path], folder: Path) -> Iterator[Counted]:
     """Every word once, with its count in all files, in the order of the words."""
     num_made = 0
     while len(files) > _FILES_AT_ONCE:
         some, files = files[:_FILES_AT_ONCE], files[_FILES_AT_ONCE:]
-        made = folder / f"merged.{num_made:05d}"
+        made = folder / f"{_MERGED}{num_made:05d}"
         num_made += 1
         with made.open("wb") as stream:
             stream.writelines(map(_write_line, _merge(some)))
         for file in some:
-            file.unlink()
+            if file.name.startswith(_MERGED):  # what tasks have counted stays until the end
+                file.unlink()
         files = [*files, made]
     yield from _merge(files)
 

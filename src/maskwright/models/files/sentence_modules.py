@@ -61,13 +61,11 @@ def describe_splade(num_tokens: int, max_length: int, prompts: Mapping[str, str]
     }
 
 
-_DENSE_FOLDER, _MASK_FOLDER, _LENGTH_FOLDER = "1_Dense", "2_MultiVectorMask", "3_Normalize"
-_LATE_MODULES = {
-    "": "base.modules.transformer.Transformer",
-    _DENSE_FOLDER: "base.modules.dense.Dense",
-    _MASK_FOLDER: "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
-    _LENGTH_FOLDER: "base.modules.normalize.Normalize",
-}
+_DENSE_FOLDER = "1_Dense"
+_LATE_MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": _DENSE_FOLDER, "type": "pylate.models.Dense.Dense"},
+]
 
 
 def describe_late(
@@ -78,32 +76,32 @@ def describe_late(
     skipped: Iterable[str],
     prompts: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The same of an encoder with a vector for each token, `projected` from the encoder's `width`."""
-    names = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
-    filling = {"strategy": "fixed", "attend": True, "token": None, "length": query_length}
+    """The same of an encoder with a vector for each token, `projected` from the encoder's `width`.
+
+    As PyLate saves them, which the MultiVectorEncoder of sentence-transformers reads too. Prefixes are PyLate's own
+    tokens before a text, and not the prompts.
+    """
     return {
-        MODULES_FILE: [
-            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.{name}"}
-            for number, (path, name) in enumerate(_LATE_MODULES.items())
-        ],
+        MODULES_FILE: _LATE_MODULES,
         f"{_DENSE_FOLDER}/config.json": {
             "in_features": width,
             "out_features": projected,
             "bias": False,
             "activation_function": "torch.nn.modules.linear.Identity",
-            **names,
+            "use_residual": False,
         },
-        f"{_MASK_FOLDER}/config.json": {"skiplist_words": list(skipped), "skiplist_tasks": ["document"]},
-        f"{_LENGTH_FOLDER}/config.json": names,
-        "sentence_bert_config.json": {
-            "transformer_task": "feature-extraction",
-            "max_seq_length": max_length,
-            "query_expansion": None if query_length is None else filling,
-        },
+        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {
-            "model_type": "MultiVectorEncoder",
+            "model_type": "ColBERT",
             "prompts": dict(prompts),
             "default_prompt_name": None,
-            "similarity_fn_name": "maxsim",
+            "similarity_fn_name": "MaxSim",
+            "query_prefix": "",
+            "document_prefix": "",
+            "query_length": query_length or max_length,
+            "document_length": max_length,
+            "do_query_expansion": query_length is not None,
+            "attend_to_expansion_tokens": query_length is not None,
+            "skiplist_words": list(skipped),
         },
     }
