@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,16 @@ def test_a_student_of_ones_own(teacher: Path, student: FinishedRun, text: Path, 
     config["distillation"] |= {"from_layers": [0, 1]}
     with pytest.raises(InputError, match="is the student, with layers of its own"):
         pretrain(build_config(config | {"run": {"name": "other", "out": str(tmp_path)}}), console=QUIET)
+
+
+def test_the_doctor_knows_the_teacher(teacher: Path, student: FinishedRun, tmp_path: Path) -> None:
+    config = build_config({**whole_config(student), "run": {"name": "checked", "out": str(tmp_path)}})
+    findings = {one.area: one.text for one in mw.doctor(config).findings}
+    assert findings["model"].startswith(f"student of {teacher}, 2 layers x 32")
+    num_bytes = 4 * (student.figures["parameters"] + student.figures["teacher_parameters"])
+    weights = re.search(r"weights ([\d.]+) kB", findings["memory"])
+    assert weights is not None
+    assert float(weights[1]) == pytest.approx(num_bytes / 1e3, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -395,6 +395,14 @@ def find_causal_share(phases: list[PhaseConfig], progress: float) -> float:
     return phase.find_share()
 
 
+def describe_start(config: Config) -> str:
+    """What a run begins with: a saved model, a student of one, or a new model of a known size."""
+    if config.model.from_ is not None:
+        return config.model.from_
+    teacher = config.distillation.teacher
+    return f"{config.model.family} {config.model.variant}" if teacher is None else f"student of {teacher}"
+
+
 def describe_objective(config: Config) -> str:
     masking = f"masking by {config.masking.strategy} from {config.masking.ratio:.0%}"
     mode = config.training.mode if config.pairs.task is None else f"mlm and {config.pairs.task}"

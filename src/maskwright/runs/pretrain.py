@@ -31,7 +31,7 @@ from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.insight import look_into, write_insight
 from maskwright.runs.interruption import GracefulStop, LastWrites, ending_in_order
-from maskwright.runs.model import TrainedModel, build_model, describe_objective, fit_row_length
+from maskwright.runs.model import TrainedModel, build_model, describe_objective, describe_start, fit_row_length
 from maskwright.runs.next_commands import suggest_commands
 from maskwright.runs.pause import PauseAt
 from maskwright.runs.predictions import PredictionLog
@@ -364,8 +364,8 @@ def _introduce(
     model, precision, world = trainer.model, trainer.engine.precision, trainer.world
     num_parameters = sum(param.numel() for param in model.parameters())
     lines = [
-        f"{run.path}  {config.model.from_ or f'{config.model.family} {config.model.variant}'}"
-        f"  {num_parameters / 1e6:.1f}M parameters  vocabulary {model.vocab_size:,}",
+        f"{run.path}  {describe_start(config)}  {num_parameters / 1e6:.1f}M parameters"
+        f"  vocabulary {model.vocab_size:,}",
         f"train {train.shards.num_tokens:,} tokens in {train.shards.num_documents:,} documents,"
         f" rows {train.utilisation():.1%} full; held out {validation.shards.num_tokens:,} tokens",
         f"objective {describe_objective(config)}",

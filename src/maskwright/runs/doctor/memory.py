@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from maskwright.machine import read_machine_memory, read_process_memory
+from maskwright.objectives.distillation import Student
 from maskwright.runs.doctor.findings import Finding, format_bytes
 from maskwright.training.engine import Engine
 from maskwright.training.optim.algorithms import FunctionalOptimizer
@@ -39,9 +40,9 @@ class MemoryNeed:
 
 
 def estimate_fixed_need(engine: Engine) -> MemoryNeed:
-    """Memory independent of the batch; averaged weights count as weights."""
+    """Memory independent of the batch; averaged weights count as weights, and a teacher's."""
     trained = engine.placed.trained
-    weights = count_bytes(trained)
+    weights = count_bytes(trained) + (count_bytes(trained.teacher) if isinstance(trained, Student) else 0)
     gradients = sum(_size(param) for param in trained.parameters() if param.requires_grad)
     average = 0 if engine.average is None else gradients
     return MemoryNeed(

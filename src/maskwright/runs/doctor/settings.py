@@ -14,7 +14,7 @@ from maskwright.errors import InputError, RunError
 from maskwright.models.any_encoder import find_hidden_size
 from maskwright.runs.doctor.findings import Finding, format_bytes
 from maskwright.runs.doctor.memory import MemoryNeed
-from maskwright.runs.model import TrainedModel
+from maskwright.runs.model import TrainedModel, describe_start
 from maskwright.runs.pretrain import find_checkpoint
 from maskwright.runs.run_store import RunStore
 from maskwright.sections.training import TrainingConfig
@@ -129,9 +129,8 @@ def check_model(config: Config, model: TrainedModel) -> Finding:
     tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     share = sum(table.numel() for table in tables) / num_parameters
     layers = getattr(getattr(model.encoder, "config", None), "num_hidden_layers", "?")
-    name = f"{config.model.family} {config.model.variant}" if config.model.from_ is None else config.model.from_
     text = (
-        f"{name}, {layers} layers x {find_hidden_size(model.encoder)},"
+        f"{describe_start(config)}, {layers} layers x {find_hidden_size(model.encoder)},"
         f" {num_parameters:,} parameters, {share:.0%} of them embeddings"
     )
     return Finding("model", "OK", text)
