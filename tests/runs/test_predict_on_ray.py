@@ -132,6 +132,30 @@ def test_a_cluster_gives_the_same_bytes_whoever_is_lost(
     assert result.err.count("an actor is lost: _RayError: its node has died; others answer its") == 3
 
 
+@pytest.mark.parametrize("kind", ["embed", "fill-mask"])
+def test_the_process_that_asks_lets_go_of_the_weights(
+    cluster: StandIn,
+    command: Command,
+    trained_run: Path,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    built: list[Any] = []
+    build = predict.pipeline
+    monkeypatch.setattr(
+        predict, "pipeline", lambda *given, **options: built.append(build(*given, **options)) or built[0]
+    )
+    text = source.read_text().replace(". ", " [MASK]. ").replace('."', ' [MASK]."')
+    source.write_text(text)
+    words = ["predict", kind, trained_run, source, "--device", "cpu", "--out", tmp_path / "out.jsonl", "--on", "ray"]
+    result = command(*words)
+    assert result.code == 0, result
+    (predictor,) = built
+    assert {weight.device.type for weight in predictor.kind.module.state_dict().values()} == {"meta"}
+
+
 def test_what_is_kept_of_a_broken_command_is_not_asked_again(
     cluster: StandIn, command: Command, trained_run: Path, source: Path, tmp_path: Path, whole: bytes
 ) -> None:

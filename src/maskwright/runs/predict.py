@@ -178,7 +178,11 @@ class _Work:
         self._num_rows = self._num_gaps = 0
 
     def share(self, on: str, model: str, settings: PredictorSettings) -> str:
-        """Have the nodes of a cluster answer; the precision that they compute in."""
+        """Have the nodes of a cluster answer; the precision that they compute in.
+
+        From here on this process has the model's shape alone: what it says of answers takes no weights.
+        """
+        self._predictor.kind.module.to("meta")
         self._nodes = RayPredictors(on, model, settings, self._say)
         facts = self._nodes.find_facts(self._asked.must_answer)
         self._is_on_gpu = facts.is_on_gpu

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from maskwright.errors import InputError, RunError
 from maskwright.inference.pipeline import pipeline
 from maskwright.machine import hash_package
@@ -62,14 +64,14 @@ class _Predictor:
     """Runs on a node."""
 
     def load(
-        self, settings: PredictorSettings, files: Mapping[str, bytes], must_answer: bool, code: str
+        self, settings: PredictorSettings, files: Mapping[str, np.ndarray], must_answer: bool, code: str
     ) -> PredictorFacts:
         check_same_code(code)
         with tempfile.TemporaryDirectory() as temporary:
             for name, content in files.items():
                 path = Path(temporary) / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
+                path.write_bytes(content.data)
             self._pipeline = pipeline(
                 settings.kind,
                 temporary,
@@ -99,6 +101,13 @@ class _Part:
     answered: AnsweredPart | None = None
 
 
+def _map_file(path: Path) -> np.ndarray:
+    """Its bytes as an array, which go into the cluster's memory without passing through this process's."""
+    if not path.stat().st_size:  # an empty file cannot be mapped
+        return np.empty(0, np.uint8)
+    return np.memmap(path, np.uint8, "r").view(np.ndarray)
+
+
 class RayPredictors:
     """Answers parts on the cluster that `on` names."""
 
@@ -113,7 +122,7 @@ class RayPredictors:
             raise InputError("--device is cuda, and the Ray cluster has no GPU; leave it out, or add nodes with GPUs")
         self._settings = settings
         folder = resolve_folder(model)
-        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in list_model_files(folder)}
+        files = {path.relative_to(folder).as_posix(): _map_file(path) for path in list_model_files(folder)}
         self._files = self._ray.put(files)
         options = {"num_cpus": 1, "num_gpus": int(self._resource == "GPU"), "max_restarts": 0}
         self._kind = self._ray.remote(_Predictor).options(**options)
