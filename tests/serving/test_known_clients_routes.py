@@ -39,6 +39,10 @@ def test_embeddings_in_openais_shape(server: Running, unit_vectors: np.ndarray[A
     assert answer["usage"] == {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
 
 
+def test_an_empty_list_has_an_empty_answer(server: Running) -> None:
+    assert server.ask("/v1/embeddings", input=[])["data"] == []
+
+
 def test_base64_holds_the_same_numbers(server: Running) -> None:
     (given,) = server.ask("/v1/embeddings", input=TEXTS[0])["data"]
     (coded,) = server.ask("/v1/embeddings", input=TEXTS[0], encoding_format="base64")["data"]

@@ -133,6 +133,8 @@ def test_every_model_is_described_without_the_path_of_its_folder(
         ("/fill-mask", 422, {}, ["inputs", "missing"]),
         ("/fill-mask", 422, {"inputs": MASKED[0], "topk": 3}, ["topk"]),
         ("/fill-mask", 422, {"inputs": 3}, ["inputs"]),
+        ("/fill-mask", 422, {"inputs": MASKED[0], "parameters": {"targets": {"a": 1}}}, ["targets"]),
+        ("/api/embed", 422, {"inputs": [*TEXTS, "a", "b"], "parameters": {"pooling": [["cls"]]}}, ["pooling"]),
         ("/ner", 404, {"inputs": TEXTS[0], "model": "entitties"}, ["entitties", "did you mean 'entities'"]),
         ("/ner", 422, {"inputs": [TEXTS[0], " "]}, ["text 2", "empty"]),
         ("/ner", 422, {"inputs": TEXTS[0], "aggregation": "best"}, ["best"]),

@@ -9,6 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+from maskwright.serving.direct import Direct
 from maskwright.serving.guard import Guard
 from maskwright.serving.openai import build_openai_routes
 from maskwright.serving.own import build_own_routes
@@ -26,15 +27,12 @@ _DESCRIPTION = (
 def build_app(state: ServerState) -> FastAPI:
     # The framework's own page of routes loads its scripts from another host.
     app = FastAPI(title="Maskwright", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None)
-    for routes in (  # looked through in this order, so those that are asked most come first
-        build_openai_routes(state),
-        build_tei_routes(state),
-        build_own_routes(state),
-        build_page_routes(),
-    ):
-        app.include_router(routes)
+    routers = (build_openai_routes(state), build_tei_routes(state), build_own_routes(state), build_page_routes())
+    for router in routers:
+        app.include_router(router)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_middleware(Direct, routers=routers)
     app.add_middleware(Guard, settings=state.settings, meter=state.meter, is_stopping=lambda: state.is_stopping)
     if state.settings.cors:
         app.add_middleware(

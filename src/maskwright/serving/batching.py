@@ -69,7 +69,7 @@ class _Queue:
     """What is computed before a new work has its first turn: of each work no more than a batch."""
 
 
-_MEASURED_BATCHES = 16
+_MEASURED_BATCHES = 8
 """The last ones, whose seconds say how long a batch takes."""
 
 
@@ -93,10 +93,13 @@ class Batcher:
         self._max_queue_s = max_queue_s
         self._batch_seconds: deque[float] = deque(maxlen=_MEASURED_BATCHES)
         self._count_batch = count_batch
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._more = threading.Condition(self._lock)
         self._groups: OrderedDict[Hashable, _Queue] = OrderedDict()
         self._num_waiting_tokens = 0
         self._num_coming = 0
+        self._num_hesitating = 0
         self._is_closed = False
         self._num_cores = num_cores
         self._threads = [
@@ -125,7 +128,7 @@ class Batcher:
         finally:
             with self._changed:
                 self._num_coming -= 1
-                self._changed.notify()
+                self._more.notify_all()
 
     def put(self, work: Work) -> None:
         """Refuses the work if too much is waiting."""
@@ -139,7 +142,8 @@ class Batcher:
             queue = self._groups.setdefault(work.group, _Queue())
             queue.works.append(work)
             queue.num_turn_tokens += self._count_turn(work)
-            self._changed.notify()
+            # a thread whose batch has room takes it; waking another one would make two small batches
+            (self._more if self._num_hesitating else self._changed).notify()
 
     def refuse_late(self, group: Hashable) -> None:
         """Refuses a request of the group that is still to be prepared, if its first turn would come too late."""
@@ -171,6 +175,7 @@ class Batcher:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+            self._more.notify_all()
         for thread in self._threads:
             thread.join()
 
@@ -196,10 +201,12 @@ class Batcher:
     def _wait_for_more(self) -> None:
         """While another request is being prepared and there is room for it."""
         until_s = time.monotonic() + self._max_wait_s
+        self._num_hesitating += 1
         while self._num_coming and self._num_waiting_tokens < self.batch_tokens and not self._is_closed:
             left_s = until_s - time.monotonic()
-            if left_s <= 0 or not self._changed.wait(left_s):
-                return
+            if left_s <= 0 or not self._more.wait(left_s):
+                break
+        self._num_hesitating -= 1
 
     def _take(self) -> list[Part]:
         """A batch of the group whose turn it is, which then goes behind the others."""
@@ -231,6 +238,7 @@ class Batcher:
                 break
         if works:
             self._groups[group] = queue
+        if self._groups:
             self._changed.notify()
         return parts
 

@@ -254,11 +254,17 @@ def _join_answers(kind: Kind[Any, Any], prepared: Sequence[Prepared], results: S
 
 
 def _freeze(options: Mapping[str, Any], names: Any) -> Hashable:
-    return tuple(
-        (name, tuple(options[name]) if isinstance(options[name], list) else options[name])
-        for name in sorted(names)
-        if name in options
-    )
+    frozen = tuple((name, _freeze_value(options[name])) for name in sorted(names) if name in options)
+    for name, value in frozen:
+        try:
+            hash(value)
+        except TypeError:
+            raise InputError(f"{name} is an object or a list of lists; /docs shows what it takes") from None
+    return frozen
+
+
+def _freeze_value(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _find_reranker(pipelines: Mapping[str, Pipeline[Any, Any]]) -> dict[str, Pipeline[Any, Any]]:
