@@ -18,6 +18,8 @@ import argparse
 import json
 import random
 import tempfile
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +95,18 @@ def main() -> None:
         if arguments.steps < LEAST_STEPS:
             raise SystemExit(f"{num_pairs} pairs make {arguments.steps} steps; give {LEAST_STEPS} at least")
         held_out = write_pairs(folder / "held-out.jsonl", 4 * arguments.batch_size, 1)
-        rates: dict[str, Any] = {
-            "sentence-transformers": measure_peer(folder, model, train, arguments),
-            "maskwright": measure_ours(folder, model, train, held_out, arguments),
-        }
-    print(f"{num_pairs:,} pairs in batches of {arguments.batch_size}, up to {arguments.max_length} tokens, {device}")
-    for side, rate in rates.items():
-        print(f"{side:<22}{rate:>8.2f} steps/s{arguments.batch_size * rate:>10.1f} pairs/s{1e3 / rate:>9.1f} ms/step")
+        print(
+            f"{num_pairs:,} pairs in batches of {arguments.batch_size}, up to {arguments.max_length} tokens, {device}"
+        )
+        rates: dict[str, Any] = {}
+        for side, measure in (
+            ("maskwright", partial(measure_ours, folder, model, train, held_out)),
+            ("sentence-transformers", partial(measure_peer, folder, model, train)),
+        ):
+            begun_s = time.monotonic()
+            rate = rates[side] = measure(arguments)
+            speed = f"{rate:>8.2f} steps/s{arguments.batch_size * rate:>10.1f} pairs/s{1e3 / rate:>9.1f} ms/step"
+            print(f"{side:<22}{speed}; {time.monotonic() - begun_s:.0f} s in all", flush=True)
     ratio = rates["maskwright"] / rates["sentence-transformers"]
     if arguments.json:
         arguments.json.write_text(json.dumps({**rates, "ratio": ratio}, indent=2) + "\n", encoding="utf-8")

@@ -8,6 +8,7 @@ python benchmarks/peers/trainer_retrieval.py MODEL PAIRS BATCH_SIZE MAX_LENGTH D
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -44,6 +45,8 @@ def main() -> None:
     model.max_seq_length = int(max_length)
     clock = Clock()
     is_gpu = device != "cpu"
+    if is_gpu:  # the workers, which are forked, tokenize: they would wait for threads that only their parent has
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
             folder,
