@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -162,36 +161,65 @@ def test_a_full_queue_refuses_and_a_single_request_is_always_taken(monkeypatch: 
     assert done.is_set()
 
 
-def _hold_after_slow_batch(desk: _Desk, seconds: float) -> threading.Event:
-    """A first batch takes the seconds, and a second one waits at the gate."""
+class _Clock:
+    """Goes on when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        monkeypatch.setattr("maskwright.serving.batching.time", self)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    perf_counter = monotonic
+
+
+def _hold_after_slow_batch(desk: _Desk, clock: _Clock) -> None:
+    """A first batch takes a second, and another one waits at the gate."""
     done = desk.hold()
-    time.sleep(seconds)
+    clock.now_s += 1
     desk.gate.is_open.set()
     assert done.wait(PATIENCE_S)
     desk.gate.is_open.clear()
     desk.gate.has_begun.clear()
-    return desk.hold()
+    desk.hold()
 
 
 def test_a_request_whose_turn_would_come_too_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = _Desk(monkeypatch, max_queue_s=0.15)
-    done = _hold_after_slow_batch(desk, 0.1)
+    clock = _Clock(monkeypatch)
+    desk = _Desk(monkeypatch, max_queue_s=1.5)
+    _hold_after_slow_batch(desk, clock)
     desk.put(1, num_samples=2)
     desk.batcher.refuse_late("a")
     desk.put(2, num_samples=2)
-    with pytest.raises(Refusal, match=r"would wait 0\.[2-9] s, and 0\.15 s are allowed") as refused:
+    with pytest.raises(Refusal, match=r"would wait 2\.0 s, and 1\.5 s are allowed") as refused:
         desk.batcher.refuse_late("a")
-    assert (refused.value.status, refused.value.retry_after_s) == (429, 1)
+    assert (refused.value.status, refused.value.retry_after_s) == (429, 2)
     desk.batcher.refuse_late("b")  # has its turn after a batch of the others
     desk.gate.is_open.set()
     desk.batcher.close()
-    assert done.is_set()
     desk.batcher.refuse_late("a")
 
 
+def test_while_a_batch_takes_too_long_no_more_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock(monkeypatch)
+    desk = _Desk(monkeypatch, max_queue_s=1.5)
+    desk.hold()
+    _, done = desk.put(1)
+    desk.batcher.refuse_late("a")
+    clock.now_s += 2
+    with pytest.raises(Refusal, match=r"would wait 2\.0 s"):
+        desk.batcher.refuse_late("a")
+    desk.gate.is_open.set()
+    assert done.wait(PATIENCE_S)
+    desk.batcher.refuse_late("a")
+    desk.batcher.close()
+
+
 def test_a_large_request_keeps_others_waiting_for_no_more_than_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = _Desk(monkeypatch, max_queue_s=0.5, max_queue_tokens=1_000)
-    _hold_after_slow_batch(desk, 0.1)
+    clock = _Clock(monkeypatch)
+    desk = _Desk(monkeypatch, max_queue_s=1.5, max_queue_tokens=1_000)
+    _hold_after_slow_batch(desk, clock)
     _, done = desk.put(1, num_samples=50)  # 25 batches
     desk.batcher.refuse_late("a")
     desk.gate.is_open.set()

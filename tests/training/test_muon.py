@@ -147,7 +147,7 @@ def test_processes_do_a_share_of_the_iteration_each(
         iterated.append(len(blocks))
         return original(blocks, num_iterations)
 
-    monkeypatch.setattr(muon.dist, "all_gather_into_tensor", gather)
+    monkeypatch.setattr(muon, "_gather", gather)
     monkeypatch.setattr(muon, "_newton_schulz", iterate)
     for _ in range(2):
         found = []

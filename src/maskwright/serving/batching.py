@@ -42,6 +42,8 @@ class Work:
     num_computed: int = 0
     num_tokens: int = field(init=False)
     num_left_tokens: int = field(init=False)
+    waits_since_s: float = 0.0
+    """For its next turn."""
 
     def __post_init__(self) -> None:
         self.num_tokens = self.num_left_tokens = _count_tokens(self.samples)
@@ -140,6 +142,7 @@ class Batcher:
                 raise Refusal(429, f"{waiting:,} tokens wait to be computed; send the request again later", 1)
             self._num_waiting_tokens += work.num_tokens
             queue = self._groups.setdefault(work.group, _Queue())
+            work.waits_since_s = time.monotonic()
             queue.works.append(work)
             queue.num_turn_tokens += self._count_turn(work)
             # a thread whose batch has room takes it; waking another one would make two small batches
@@ -157,15 +160,16 @@ class Batcher:
             )
 
     def _expect_wait_s(self, group: Hashable) -> float:
-        """Until the first turn of a new request of the group."""
-        if group not in self._groups or not self._batch_seconds:
+        """Until the first turn of a new request of the group: no less than the next one of it has waited already."""
+        if group not in self._groups:
             return 0.0
+        queue = self._groups[group]
         num_tokens = min(
-            self._groups[group].num_turn_tokens * len(self._groups),
-            sum(queue.num_turn_tokens for queue in self._groups.values()),
+            queue.num_turn_tokens * len(self._groups), sum(one.num_turn_tokens for one in self._groups.values())
         )
-        batch_s = sum(self._batch_seconds) / len(self._batch_seconds)
-        return num_tokens / self.batch_tokens * batch_s / len(self._threads)
+        batch_s = sum(self._batch_seconds) / max(len(self._batch_seconds), 1)
+        waited_s = time.monotonic() - queue.works[0].waits_since_s
+        return max(num_tokens / self.batch_tokens * batch_s / len(self._threads), waited_s)
 
     def _count_turn(self, work: Work) -> int:
         return min(work.num_left_tokens, self.batch_tokens)
@@ -233,7 +237,11 @@ class Batcher:
             if work.num_left:
                 # the rest of one that is larger than a batch waits for the others; any other is the next
                 is_larger = bool(part.samples) and work.num_tokens > self.batch_tokens
-                works.append(work) if is_larger else works.appendleft(work)
+                if is_larger:
+                    work.waits_since_s = time.monotonic()
+                    works.append(work)
+                else:
+                    works.appendleft(work)
                 queue.num_turn_tokens += self._count_turn(work)
                 break
         if works:

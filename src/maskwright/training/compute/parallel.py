@@ -43,6 +43,14 @@ class ObjectiveModule(nn.Module):
         return sums.losses, sums.counts, sums.figures
 
 
+class _OwnedResults(ObjectiveModule):
+    """FSDP hooks into the results, which must not be views of other tensors for that."""
+
+    def forward(self, questions: Questions) -> tuple[Tensor, Tensor, Tensor]:
+        losses, counts, figures = super().forward(questions)
+        return losses.clone(), counts.clone(), figures.clone()
+
+
 class Alone:
     """The model as it is, in one process."""
 
@@ -125,7 +133,7 @@ class Sharded(Alone):
         super().__init__(model.cpu(), precision)
         self._sharded_model = copy.deepcopy(model).to(device)
         self._mesh = init_device_mesh(device.type, (world.size,))
-        self._core = ObjectiveModule(self._sharded_model, precision)
+        self._core = _OwnedResults(self._sharded_model, precision)
         policy = MixedPrecisionPolicy(reduce_dtype=gradient_dtype)
         for part in (self._sharded_model.encoder, *self._sharded_model.other_encoders()):
             for layer in getattr(part, "layers", ()):

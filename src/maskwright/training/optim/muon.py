@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,9 @@ from maskwright.training.optim.algorithms import resolve_skip, select
 
 # Coefficients of the odd quintic whose repeated application drives singular values towards 1 (Jordan et al. 2024).
 _QUINTIC = (3.4445, -4.7750, 2.0315)
+
+_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""Newer torch calls it by the first name, and warns of the second."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -144,7 +148,7 @@ def _share_newton_schulz(blocks: Tensor, num_iterations: int, world: World) -> T
     if len(mine):
         own[: len(mine)] = _newton_schulz(mine, num_iterations)
     every = blocks.new_empty(world.size * share, *blocks.shape[1:])
-    dist.all_gather_into_tensor(every, own)
+    _gather(every, own)
     return every[: len(blocks)]
 
 
