@@ -122,6 +122,10 @@ class DocumentBounds:
     """() int32 on the CPU: tokens of the longest; as a tensor it is no part of what is compiled."""
 
 
+class SortedBounds(DocumentBounds):
+    """Those of documents from the shortest to the longest, for a CPU, which computes those of one length together."""
+
+
 Documents = Tensor | DocumentBounds | None
 """(B, S) numbers of documents, or the bounds of those of one flat row; None: each row is one document."""
 
@@ -142,6 +146,34 @@ class FlatBatch(PackedBatch):
         mapped: dict[str, Any] = {name: function(value) for name, value in given.items() if value is not None}
         bounds = replace(self.bounds, starts=function(self.bounds.starts), numbers=function(self.bounds.numbers))
         return replace(self, **mapped, bounds=bounds)
+
+
+def flatten_documents(batch: PackedBatch) -> tuple[FlatBatch, Tensor]:
+    """The documents of packed rows in one row, the shortest first, and (T,) where its tokens were, row by row."""
+    rows = torch.arange(batch.num_rows, device=batch.input_ids.device)[:, None]
+    keys = rows * (batch.input_ids.shape[1] + 1) + batch.document_ids
+    real = (~batch.is_padding).flatten().nonzero()[:, 0]
+    _, numbers, lengths = torch.unique(keys.flatten()[real], return_inverse=True, return_counts=True)
+    ranks = torch.argsort(torch.argsort(lengths, stable=True))
+    order = torch.argsort(ranks[numbers], stable=True)
+    places = real[order]
+    starts = F.pad(lengths.sort().values.cumsum(0), (1, 0)).to(torch.int32)
+    document_ids = ranks[numbers][order] + 1
+    bounds = SortedBounds(starts, document_ids, lengths.max().to(torch.int32).cpu())
+
+    def take(values: Tensor) -> Tensor:
+        return values.flatten()[places][None]
+
+    segments = None if batch.token_type_ids is None else take(batch.token_type_ids)
+    flat = FlatBatch(
+        take(batch.input_ids),
+        document_ids[None],
+        take(batch.positions),
+        take(batch.sample_ids),
+        segments,
+        bounds=bounds,
+    )
+    return flat, places
 
 
 BatchType = TypeVar("BatchType", bound=PackedBatch)

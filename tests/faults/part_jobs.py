@@ -86,6 +86,15 @@ def save_and_resume(folder: str) -> None:
     leave_world()
 
 
+def resume(folder: str, checkpoint: str, weights: str) -> None:
+    torch.set_num_threads(1)
+    trainer = build_trainer()
+    trainer.load_checkpoint(Path(checkpoint))
+    fit(trainer, [], Path(folder) / weights)
+    trainer.world.sum_facts([0.0])
+    leave_world()
+
+
 def fail_while_writing(folder: str, is_killed: bool) -> None:
     """The second process is killed, or its disk is full, when it has written a part of the last checkpoint."""
     torch.set_num_threads(1)

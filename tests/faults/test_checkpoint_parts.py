@@ -18,6 +18,7 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.run_store import RunStore, fetch_checkpoint
 from maskwright.stores import parse_store
 from maskwright.training.checkpoints import check_whole, find_resumable, read_checkpoint
+from tolerances import assert_rounded, count_terms
 
 _FILES = ("model/model", "optimizer", "average")
 
@@ -92,6 +93,15 @@ def test_one_process_goes_on_as_from_the_gathered_one(folder: Path, tmp_path: Pa
         assert trainer.state.step == STOPPED_AT
         found[kind] = load_file(tmp_path / f"{kind}.safetensors")
     assert_same_bits(found["parts"], found["gathered"])
+
+
+@pytest.mark.slow
+def test_three_processes_go_on_with_the_parts_of_two(prestarted: Prestarted, folder: Path, tmp_path: Path) -> None:
+    arguments = {"folder": str(tmp_path), "checkpoint": str(find_checkpoint(folder, "parts")), "weights": "three"}
+    for rank in prestarted.start_ranks("part_jobs:resume", arguments, tmp_path / "said", 3):
+        assert rank.wait(200.0) == 0, rank.text()
+    three, two = load_file(tmp_path / "three"), load_file(folder / "unbroken.safetensors")
+    assert_rounded(three, two, STOPPED_AT * 2 * count_terms(num_layers=2, width=16, length=16))
 
 
 def test_the_model_in_parts_is_used_like_any_other_and_saved_whole(folder: Path, tmp_path: Path) -> None:

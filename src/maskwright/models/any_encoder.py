@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskwright.batch import FlatBatch, PackedBatch, to_padded
+from maskwright.batch import FlatBatch, PackedBatch, flatten_documents, to_padded
 from maskwright.errors import InputError
 from maskwright.models.documents import supports_flat_rows
 from maskwright.models.encoder import EncoderOutput, PackedEncoder
@@ -48,6 +48,17 @@ def _read_packed(encoder: PackedEncoder, batch: PackedBatch, is_causal: Tensor |
         is_causal=is_causal,
     )
     return output.last_hidden_state
+
+
+def encode_documents(encoder: nn.Module, batch: PackedBatch) -> Tensor:
+    """As `encode`; on a CPU a native encoder computes neither padding nor the attention between documents."""
+    is_flat = isinstance(encoder, PackedEncoder) and not encoder.adds_scores and encoder.layer_compiler is None
+    if not is_flat or batch.input_ids.device.type != "cpu" or bool(batch.is_padding.all()):
+        return encode(encoder, batch)
+    flat, places = flatten_documents(batch)
+    hidden = encode(encoder, flat)[0]
+    states = hidden.new_zeros(batch.input_ids.numel(), hidden.shape[-1]).index_copy(0, places, hidden)
+    return states.view(*batch.input_ids.shape, -1)
 
 
 def has_flat_rows(encoder: nn.Module) -> bool:

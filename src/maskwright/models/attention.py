@@ -122,9 +122,12 @@ class SelfAttention(nn.Module):
         if isinstance(attention_mask, FlatAttention):
             return attention_mask.attend(query, key, value)
         if isinstance(attention_mask, DocumentGroups):
-            return attention_mask.attend(query, key, value)
+            return attention_mask.attend(query, key, value, self._attend_densely)
         if attention_mask is not None and attention_mask.is_floating_point():
             attention_mask = attention_mask.to(query.dtype)  # scores to add, computed beside an autocast product
+        return self._attend_densely(query, key, value, attention_mask)
+
+    def _attend_densely(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None) -> Tensor:
         rate = self.dropout if self.training else 0.0
         if rate and query.device.type == "cpu":
             return _attend_dropping(query, key, value, attention_mask, rate)

@@ -1,8 +1,8 @@
-"""Attention among documents that follow each other in one row, for inference: no mask and no padding.
+"""Attention among documents that follow each other in one row: no mask and no padding.
 
-On a CPU documents of one length that are neighbours are computed together. On a GPU FlashAttention, or a kernel of ours
-for short documents, takes all of a flat row with their bounds, and nothing waits for the device. H attention heads,
-T tokens of the row, K head size, N documents of a group, L their length.
+On a CPU documents of one length that are neighbours are computed together. In inference on a GPU FlashAttention, or a
+kernel of ours for short documents, takes all of a flat row with their bounds, and nothing waits for the device. H
+attention heads, T tokens of the row, K head size, N documents of a group, L their length.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from maskwright.batch import DocumentBounds
@@ -24,6 +23,10 @@ _HEAD_MULTIPLE = 8
 _LARGEST_HEAD = 256
 _SHORT_DOCUMENT = 64
 """Where documents have so many tokens or fewer on average, our own kernel is faster than FlashAttention."""
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+"""Of queries, keys, values (N, H, L, K) and a mask."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,12 @@ class DocumentGroups:
 
     groups: tuple[DocumentGroup, ...]
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, attend: Attend) -> Tensor:
         """(1, H, T, K) of the same"""
         sizes = [group.num_tokens for group in self.groups]
         queries, keys, values = (one[0].split_with_sizes(sizes, dim=1) for one in (query, key, value))
         parts = [
-            F.scaled_dot_product_attention(
-                group.shape(own), group.shape(seen), group.shape(taken), attn_mask=_match(group.attention_mask, query)
-            )
+            attend(group.shape(own), group.shape(seen), group.shape(taken), _match(group.attention_mask, query))
             .transpose(1, 2)
             .flatten(0, 1)
             for group, own, seen, taken in zip(self.groups, queries, keys, values, strict=True)
@@ -100,6 +101,12 @@ def group_documents(hidden: Tensor, document_ids: Tensor | None, is_causal: Tens
     numbers, lengths = torch.unique_consecutive(document_ids[0].long(), return_counts=True)
     if len(numbers.unique()) < len(numbers):  # parts of a document that stand apart see each other
         return None
+    found = build_groups(lengths)
+    return found if is_causal is None else found.narrow(lambda group: _look_back(group, is_causal))
+
+
+def build_groups(lengths: Tensor) -> DocumentGroups:
+    """The documents of one row, which have these lengths (N,) in this order."""
     groups: list[DocumentGroup] = []
     start = 0
     for length, count in zip(
@@ -107,8 +114,7 @@ def group_documents(hidden: Tensor, document_ids: Tensor | None, is_causal: Tens
     ):
         groups.append(DocumentGroup(start, count, length))
         start = groups[-1].stop
-    found = DocumentGroups(tuple(groups))
-    return found if is_causal is None else found.narrow(lambda group: _look_back(group, is_causal))
+    return DocumentGroups(tuple(groups))
 
 
 def _look_back(group: DocumentGroup, is_causal: Tensor) -> Tensor:

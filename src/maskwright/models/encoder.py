@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from maskwright.batch import DocumentBounds, Documents, check_padded, join_inputs
+from maskwright.batch import DocumentBounds, Documents, SortedBounds, check_padded, join_inputs
 from maskwright.errors import InputError
 from maskwright.models.attention import (
     AttentionMask,
@@ -28,7 +28,7 @@ from maskwright.models.attention import (
 )
 from maskwright.models.compilation import InferenceCompiler, LayerCompiler, run_cast
 from maskwright.models.description import build_model_html
-from maskwright.models.documents import DocumentGroups, FlatAttention, group_documents, limit_groups
+from maskwright.models.documents import DocumentGroups, FlatAttention, build_groups, group_documents, limit_groups
 from maskwright.models.family import Family
 from maskwright.models.files.model_folder import (
     CONFIG_FILE,
@@ -292,6 +292,9 @@ class PackedEncoder(nn.Module, ABC):
         half_window: int | None = None,
     ) -> AttentionMask:
         """The attention mask: tokens see their own document, at most `half_window` places away if given."""
+        if isinstance(document_ids, SortedBounds):
+            groups = build_groups(document_ids.starts.diff())
+            return groups if half_window is None else limit_groups(groups, half_window)
         if isinstance(document_ids, DocumentBounds):
             return FlatAttention(document_ids, half_window)
         head_size = self.hidden_size // self.config.num_attention_heads

@@ -17,7 +17,14 @@ from torch.utils.checkpoint import checkpoint
 
 from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
-from maskwright.models.any_encoder import call_foreign, count_tokens, encode, find_hidden_size, find_max_length
+from maskwright.models.any_encoder import (
+    call_foreign,
+    count_tokens,
+    encode,
+    encode_documents,
+    find_hidden_size,
+    find_max_length,
+)
 from maskwright.models.encoder import PackedEncoder, build_encoder, describe_encoder
 from maskwright.models.family import State
 from maskwright.models.files.model_folder import (
@@ -183,7 +190,7 @@ class TaskModel(Objective):
 
     def _compute_logits(self, batch: PackedBatch, num_documents: int) -> Tensor:
         def compute(part: PackedBatch) -> Tensor:
-            return self.task_head(encode(self.encoder, part), part, num_documents)
+            return self.task_head(encode_documents(self.encoder, part), part, num_documents)
 
         if not isinstance(batch, WholeBatch) or not batch.is_recomputed:
             return compute(batch)
