@@ -157,7 +157,8 @@ def test_too_many_requests_at_a_time_are_told_to_come_again(model_folders: dict[
         response = server.client.post("/fill-mask", json=ASKED)
         assert (response.status_code, response.headers["Retry-After"]) == (429, "1")
         assert response.json()["error"]["type"] == "overloaded"
-        assert [server.client.get(path).status_code for path in ("/health", "/ready")] == [200, 200]
+        paths = ("/health", "/ready", "/metrics", "/api/stats")
+        assert [server.client.get(path).status_code for path in paths] == [200] * 4
         gate.open.set()
         assert all(len(one.result()) == 5 for one in waiting)
 

@@ -20,6 +20,7 @@ from maskwright.training.compute import device as device_module
 from maskwright.training.compute import precision, trial
 from maskwright.training.compute.compiling import should_compile, should_record
 from maskwright.training.compute.device import choose_device
+from maskwright.training.compute.parallel import place_model
 from maskwright.training.distributed.world import World
 from tiny_bert import build_tiny_bert
 
@@ -205,3 +206,11 @@ def test_similarity_is_trained_on_the_cpu_beside_an_apple_gpu(
     )
     assert "in float64, which Apple GPUs lack: on the CPU" in capsys.readouterr().out
     assert next(finished.model.parameters()).device == CPU
+
+
+def test_parts_of_a_model_are_not_for_processes_that_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: "gloo")
+    many = World(rank=0, size=2)
+    model: Any = torch.nn.Linear(1, 1)
+    with pytest.raises(InputError, match="parallel=fsdp needs a GPU for each process"):
+        place_model(model, precision.Precision("fp32"), many, torch.device("cuda"), "fsdp", "fp32")

@@ -65,7 +65,8 @@ class Guard:
         is_open |= scope["method"] in ("GET", "HEAD") and scope["path"] in _OPEN_PATHS
         if not is_open:
             self._check_key(headers)
-            if self._meter.num_running > self._settings.max_concurrent:
+            is_asking = scope["method"] not in ("GET", "HEAD")  # figures are read when there is too much to do as well
+            if is_asking and self._meter.num_running > self._settings.max_concurrent:
                 raise Refusal(
                     429, f"{self._settings.max_concurrent} requests are being answered; send it again later", 1
                 )

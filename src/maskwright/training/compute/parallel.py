@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from maskwright.batch import Questions
+from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
 from maskwright.objectives.loss import LossSums
 from maskwright.objectives.objective import Objective
@@ -184,6 +185,11 @@ def place_model(
     """Move a model to its device, and replicate or shard it if there are several processes."""
     dtype = torch.bfloat16 if gradient_dtype == "bf16" else torch.float32
     if world.size > 1 and parallel == "fsdp":
+        if device.type == "cuda" and dist.get_backend() == dist.Backend.GLOO:
+            raise InputError(
+                "training.parallel=fsdp needs a GPU for each process, and here some share one; start one process per"
+                " GPU, or use ddp"
+            )
         return Sharded(model, precision, world, device, dtype)
     model.to(device)
     return Replicated(model, precision, dtype) if world.size > 1 else Alone(model, precision)
