@@ -136,7 +136,7 @@ def test_a_search_finds_the_better_of_two_settings(folder: str, examples: tuple[
 
 def test_lora_is_a_setting_too(folder: str, examples: tuple[list[str], list[int]]) -> None:
     pytest.importorskip("peft", reason="peft is not installed (pip install 'maskwright[lora]')")
-    fitted = mw.TextClassifier(folder, epochs=8, batch_size=8, learning_rate=2e-2, lora=4, settings=CPU).fit(*examples)
+    fitted = mw.TextClassifier(folder, epochs=16, batch_size=8, learning_rate=1e-2, lora=4, settings=CPU).fit(*examples)
     assert fitted.score(*examples) > 0.8
     assert not any("lora" in name for name, _ in fitted.model_.named_parameters())
 

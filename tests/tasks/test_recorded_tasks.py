@@ -16,9 +16,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import maskwright as mw
+from maskwright.models.any_encoder import encode
 from maskwright.models.encoder import FAMILIES
 from maskwright.runs.finetune.finetune import finetune
 from maskwright.runs.finetune.inputs import TaskInputs
+from maskwright.tasks import model as task_model
 from maskwright.tasks.loader import AskedBatch, TaskBatch, round_documents, round_length, round_rows
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.sequence.classification import Classification
@@ -121,7 +123,10 @@ def test_few_shapes_are_few_and_hold_what_they_are_made_for() -> None:
         for place, kind in enumerate(KINDS)
     ],
 )
-def test_a_pass_needs_no_value_on_the_host(lab: Lab, kind: str, model_type: str) -> None:
+def test_a_pass_needs_no_value_on_the_host(
+    lab: Lab, kind: str, model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_model, "encode_documents", encode)  # as on a GPU
     inputs = with_family(load_kind(lab, kind), model_type, dropout=0.1)
     model, batch = inputs.build_model(seed=0).train(), list_batches(inputs)[0]
     assert model.is_recordable
