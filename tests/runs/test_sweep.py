@@ -169,6 +169,7 @@ def test_an_interrupted_sweep_ends_as_an_unbroken_one(
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow  # settings that do not go together fail alone too, below
 def test_a_failing_trial_is_left_out(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_module, "pretrain", fail_if(sweep_module.pretrain, lambda rate: rate == 3e-3))
     done = run(values, tmp_path / "sweep")

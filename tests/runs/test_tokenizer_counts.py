@@ -43,6 +43,7 @@ def test_tasks_give_the_tokenizer_of_their_texts(folder: Path, sample: float) ->
     assert count(folder, sample=sample, seed=5) == train_tokenizer(texts, vocab_size=2000).backend.to_str()
 
 
+@pytest.mark.slow  # counting and merging are compared above
 def test_only_the_most_frequent_words_are_learnt_from_when_asked(folder: Path) -> None:
     said: list[str] = []
     few = count(folder, max_words=300, min_frequency=1, say=said.append)

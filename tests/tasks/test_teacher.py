@@ -83,7 +83,10 @@ def teachers(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.parametrize(
     ("task", "column", "metric", "least"),
-    [("classification", "label", "accuracy", 0.9), ("regression", "score", "pearson", 0.8)],
+    [
+        pytest.param("classification", "label", "accuracy", 0.9, marks=pytest.mark.slow),
+        ("regression", "score", "pearson", 0.8),
+    ],
 )
 def test_a_student_learns_from_a_teacher_alone(
     lab: Lab, teachers: dict[str, Path], task: str, column: str, metric: str, least: float

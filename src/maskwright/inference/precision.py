@@ -1,8 +1,8 @@
-"""How a model computes its answers: in which dtype, and whether its layers are compiled and its passes recorded.
+"""How a model computes its answers: in which dtype, with compiled layers or not, and when as CUDA graphs.
 
 The dtype is named, or what is clearly faster than fp32 on this machine. Heads of tasks, pooling, softmax and answers
 are in fp32 whatever the encoder computes in. Layers are compiled on GPUs, where a job is large enough to repay it;
-passes over short texts, of which Python launches fewer a second than a GPU computes, are recorded there.
+passes over short texts, of which Python launches fewer a second than a GPU computes, are replayed as CUDA graphs.
 """
 
 from __future__ import annotations
