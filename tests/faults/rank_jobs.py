@@ -139,7 +139,7 @@ def train(
     """Train in this process and those beside it, and write `name-rankN.json` and, the main one, the weights."""
     model = build_model()
     if strategy is not None:
-        model.masker = build_masker(VOCAB_SIZE, 4, range(5), strategy=strategy, update_every_steps=2)
+        model.masker = build_masker(VOCAB_SIZE, 4, range(5), strategy=strategy, exponent=20.0, update_every_steps=2)
     original = type(model).loss_sums
     masks: list[list[list[int]]] = []
     record_masks(model, masks)
