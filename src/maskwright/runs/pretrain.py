@@ -22,7 +22,7 @@ from maskwright.inference.visualize import PredictionView, build_prediction_view
 from maskwright.masking.strategies import compute_mask_ratio
 from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER
 from maskwright.objectives.distillation import Student
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import DiffusionLanguageModel, MaskedLanguageModel
 from maskwright.objectives.objective import Objective
 from maskwright.runs.callbacks import DivergenceWatch, MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.duration import DurationNotice, suggest_shorter_run
@@ -255,12 +255,16 @@ def _say(console: Console, text: str, style: str = "yellow") -> None:
 def build_trainer(config: Config, model: TrainedModel) -> Trainer:
     masking = config.masking
     final_ratio = masking.ratio if masking.final_ratio is None else masking.final_ratio
+
+    def compute_ratio(progress: float) -> float:
+        return compute_mask_ratio(masking.ratio_schedule, masking.ratio, final_ratio, progress)
+
     return Trainer(
         model,
         config.optimizer,
         config.schedule,
         config.training,
-        mask_ratio=lambda progress: compute_mask_ratio(masking.ratio_schedule, masking.ratio, final_ratio, progress),
+        mask_ratio=None if isinstance(model, DiffusionLanguageModel) else compute_ratio,
         seed=config.run.seed,
     )
 
