@@ -117,10 +117,10 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.text.tokenizer.train import train_tokenizer as train_tokenizer
     from maskwright.text.wiki.preprocess import WikiReport as WikiReport
     from maskwright.text.wiki.preprocess import preprocess_wiki_dump as preprocess_wiki_dump
-    from maskwright.training.callbacks import Callback as Callback
     from maskwright.training.callbacks import EarlyStopping as EarlyStopping
     from maskwright.training.callbacks import ModelCheckpoint as ModelCheckpoint
     from maskwright.training.callbacks import TensorBoard as TensorBoard
+    from maskwright.training.loop import Callback as Callback
     from maskwright.training.optim.builders import BuiltOptimizer as BuiltOptimizer
     from maskwright.training.optim.builders import LearningRateSchedule as LearningRateSchedule
     from maskwright.training.optim.builders import learning_rate_schedule_builder as learning_rate_schedule_builder
@@ -138,7 +138,7 @@ _HOMES = {
     "BERT": "maskwright.models.bert",
     "BertConfig": "maskwright.models.bert",
     "BuiltOptimizer": "maskwright.training.optim.builders",
-    "Callback": "maskwright.training.callbacks",
+    "Callback": "maskwright.training.loop",
     "Candidate": "maskwright.inference.fill_mask",
     "CausalLanguageModel": "maskwright.objectives.masked_lm",
     "CheckUp": "maskwright.runs.doctor.findings",

@@ -42,12 +42,13 @@ from maskwright.runs.upload import open_store, uploading
 from maskwright.sections.data import BUILTIN_CORPUS
 from maskwright.terminal import CleanConsole, say, warn
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.callbacks import Callback, EarlyStopping
+from maskwright.training.callbacks import EarlyStopping
 from maskwright.training.checkpoints import Retention, clear_leftovers
 from maskwright.training.compute.device import choose_device
 from maskwright.training.compute.precision import check_precision
 from maskwright.training.distributed.world import World, join_world, leave_world
 from maskwright.training.held_out import EVALUATION_RATIO, choose_token_loss, evaluate, evaluate_unigram
+from maskwright.training.loop import Callback
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import build_trackers, check_trackers
 from maskwright.training.trainer import Trainer

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from maskwright.terminal import CleanConsole, say, warn
-from maskwright.training.callbacks import Callback, Metrics
+from maskwright.training.loop import Callback, Metrics
 from maskwright.training.notebook import NotebookView
 
 _PLAIN_INTERVAL_S = 10.0

@@ -44,11 +44,12 @@ from maskwright.tasks.new_model import choose_learning_rate, measure_weights
 from maskwright.tasks.retrieval.settings import DENSE
 from maskwright.terminal import CleanConsole, say
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from maskwright.training.callbacks import Callback, EarlyStopping, Metrics
+from maskwright.training.callbacks import EarlyStopping
 from maskwright.training.checkpoints import clear_leftovers, remove_checkpoints
 from maskwright.training.compute.device import choose_device
 from maskwright.training.compute.precision import check_precision
 from maskwright.training.distributed.world import World, join_world, leave_world
+from maskwright.training.loop import Callback, Metrics
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import check_trackers
 from maskwright.training.trainer import Trainer
