@@ -121,7 +121,8 @@ def test_two_processes_train_like_one(folder: Path, name: str) -> None:
     one, two = read(folder, f"{name}-alone"), read(folder, name)
     assert two["steps"] == one["steps"]
     assert [sorted(line) for line in two["lines"]] == [sorted(line) for line in one["lines"]]
-    assert flatten(two["lines"]) == pytest.approx(flatten(one["lines"]), abs=_TOLERANCE, rel=_TOLERANCE)
+    expected = pytest.approx(flatten(one["lines"]), abs=_TOLERANCE, rel=_TOLERANCE, nan_ok=True)
+    assert flatten(two["lines"]) == expected  # a batch of a few tokens may have none masked, and no accuracy
     assert flatten(two["history"]) == pytest.approx(flatten(one["history"]), abs=_TOLERANCE, rel=_TOLERANCE)
     assert two["final_loss"] == pytest.approx(one["final_loss"], abs=_TOLERANCE)
     difference = largest_difference(folder, f"{name}-alone", name)
