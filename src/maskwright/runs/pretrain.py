@@ -21,7 +21,7 @@ from maskwright.errors import InputError
 from maskwright.inference.visualize import PredictionView, build_prediction_view
 from maskwright.masking.strategies import compute_mask_ratio
 from maskwright.objectives.distillation import Student
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import DiffusionLanguageModel, MaskedLanguageModel
 from maskwright.objectives.objective import Objective
 from maskwright.runs.callbacks import DivergenceWatch, MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.duration import DurationNotice, suggest_shorter_run
@@ -244,12 +244,16 @@ def _choose_samples(loader: PackedLoader) -> list[int]:
 def build_trainer(config: Config, model: TrainedModel) -> Trainer:
     masking = config.masking
     final_ratio = masking.ratio if masking.final_ratio is None else masking.final_ratio
+
+    def compute_ratio(progress: float) -> float:
+        return compute_mask_ratio(masking.ratio_schedule, masking.ratio, final_ratio, progress)
+
     return Trainer(
         model,
         config.optimizer,
         config.schedule,
         config.training,
-        mask_ratio=lambda progress: compute_mask_ratio(masking.ratio_schedule, masking.ratio, final_ratio, progress),
+        mask_ratio=None if isinstance(model, DiffusionLanguageModel) else compute_ratio,
         seed=config.run.seed,
     )
 
