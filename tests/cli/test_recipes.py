@@ -36,6 +36,7 @@ SHAPES = {
     "small_corpus": (4, 128),
     "electra": (12, 256),
     "hybrid": (6, 512),
+    "multilingual": (4, 128),
 }
 """Layers and width of the recipes that begin from random weights."""
 CONTINUING = {"classic_bert_base_512", "long_context", "domain_adaptation", "continued_pretraining"}
@@ -120,7 +121,7 @@ def run_two_steps(name: str, corpus: Path, out: Path, *others: str) -> Path:
 
 
 @pytest.mark.usefixtures("without_report")
-@pytest.mark.parametrize("name", ["low_resource", "electra", "hybrid"])
+@pytest.mark.parametrize("name", ["low_resource", "electra", "hybrid", "multilingual"])
 def test_two_steps_of_a_recipe_work(name: str, corpus_file: Path, tmp_path: Path) -> None:
     run = run_two_steps(name, corpus_file, tmp_path, *TWO_LAYERS)
     assert (run / "model" / "model.safetensors").is_file()

@@ -66,6 +66,27 @@ def count_words(texts: Iterable[str], type: str, lowercase: bool) -> dict[str, i
     return words
 
 
+def balance_counts(counts: Iterable[Mapping[str, int]], alpha: float) -> dict[str, int]:
+    """The words of several sources, the counts of each scaled so that its share is its size to the power of alpha.
+
+    The size of a source is the characters of its words; that of all together stays, but for rounding. The counts of a
+    word are rounded for each source, so what is rare in a large one may go.
+    """
+    if not 0 <= alpha <= 1:
+        raise InputError(f"alpha is {alpha:g}; it must lie in [0, 1]: 1 is by size, 0 all sources alike")
+    sources = [words for words in counts if words]
+    sizes = [sum(len(word) * count for word, count in words.items()) for words in sources]
+    powers = [size**alpha for size in sizes]
+    balanced: dict[str, int] = {}
+    for words, size, power in zip(sources, sizes, powers, strict=True):
+        factor = power / sum(powers) * sum(sizes) / size
+        for word, count in words.items():
+            scaled = round(count * factor)
+            if scaled:
+                balanced[word] = balanced.get(word, 0) + scaled
+    return dict(sorted(balanced.items()))
+
+
 def train_on_counts(words: Mapping[str, int], type: str, plan: Plan) -> Tokenizer:
     """The tokenizer that `train_tokenizer` learns from the texts in which the words were counted."""
     if not words:
