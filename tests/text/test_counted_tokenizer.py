@@ -13,7 +13,7 @@ from maskwright.text.sources import read_python_documentation
 from maskwright.text.tokenizer.counted import balance_counts, check_sample, count_words, is_sampled, train_on_counts
 from maskwright.text.tokenizer.train import build_plan, train_tokenizer
 
-TYPES = ["wordpiece", "byte_level_bpe", "word_level"]
+TYPES = ["wordpiece", "byte_level_bpe", "word_level", "character"]
 
 
 def both(texts: list[str], type: str, vocab_size: int, min_frequency: int = 2, lowercase: bool = True) -> list[str]:

@@ -28,7 +28,8 @@ def train(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCES...", help="Text to train on.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to write the tokenizer to.")],
     type: Annotated[
-        str, typer.Option("--type", help="wordpiece, byte_level_bpe, unigram or word_level.")
+        str,
+        typer.Option("--type", help="wordpiece, byte_level_bpe, unigram, word_level, character or smiles."),
     ] = "wordpiece",
     vocab_size: Annotated[int, typer.Option("--vocab-size", help="Maximum size of the vocabulary.")] = 30522,
     special_token: Annotated[

@@ -20,8 +20,8 @@ class TokenizerConfig(Section):
     path: str | None = Field(
         default=None, description="A tokenizer.json or its folder; unset: train one on data.train."
     )
-    type: Literal["wordpiece", "byte_level_bpe", "unigram", "word_level"] = Field(
-        default="wordpiece", description="Kind of tokenizer to train."
+    type: Literal["wordpiece", "byte_level_bpe", "unigram", "word_level", "character", "smiles"] = Field(
+        default="wordpiece", description="Kind of tokenizer to train; character is for proteins and DNA."
     )
     vocab_size: int = Field(default=30522, ge=6, description="Largest size of the vocabulary.")
     lowercase: bool = Field(default=True, description="Lower-case the text (and, for wordpiece, strip accents).")

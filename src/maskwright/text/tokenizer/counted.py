@@ -23,6 +23,7 @@ from maskwright.text.tokenizer.train import (
     build_word_level,
     build_wordpiece,
     check_alphabet,
+    check_case,
     describe_no_words,
     describe_rare_words,
     finish,
@@ -91,8 +92,9 @@ def train_on_counts(words: Mapping[str, int], type: str, plan: Plan) -> Tokenize
     """The tokenizer that `train_tokenizer` learns from the texts in which the words were counted."""
     if not words:
         raise describe_no_words()
-    if type == "word_level":
-        return finish(_learn_words(words, plan), plan)
+    check_case(type, plan.lowercase)
+    if type in ("word_level", "character", "smiles"):
+        return finish(_learn_words(words, plan, type), plan)
     characters = {character for word in words for character in word}
     if type == "byte_level_bpe":
         check_alphabet(plan, len(plan.specials) + len(BYTES), what="the 256 bytes and the special tokens")
@@ -105,13 +107,13 @@ def train_on_counts(words: Mapping[str, int], type: str, plan: Plan) -> Tokenize
     return finish(build_wordpiece(models.WordPiece(vocabulary, unk_token=UNK), plan.lowercase), plan)
 
 
-def _learn_words(words: Mapping[str, int], plan: Plan) -> Backend:
+def _learn_words(words: Mapping[str, int], plan: Plan, type: str) -> Backend:
     frequent = sorted((-count, word) for word, count in words.items() if count >= plan.min_frequency)
     if not frequent:
         raise describe_rare_words(plan)
     tokens = dict.fromkeys([*plan.specials, *(word for _, word in frequent)])
     vocabulary = {token: number for number, token in enumerate(list(tokens)[: plan.vocab_size])}
-    return build_word_level(models.WordLevel(vocabulary, unk_token=UNK), plan.lowercase)
+    return build_word_level(models.WordLevel(vocabulary, unk_token=UNK), plan.lowercase, type)
 
 
 def _build(type: str, lowercase: bool) -> Backend:
@@ -119,4 +121,4 @@ def _build(type: str, lowercase: bool) -> Backend:
         return build_wordpiece(models.WordPiece(unk_token=UNK), lowercase)
     if type == "byte_level_bpe":
         return build_byte_level(models.BPE(), lowercase)
-    return build_word_level(models.WordLevel(unk_token=UNK), lowercase)
+    return build_word_level(models.WordLevel(unk_token=UNK), lowercase, type)
