@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -42,6 +43,17 @@ def test_figures_settings_and_curves_stand_beside_each_other(runs: tuple[Path, P
     assert bars.count("<rect") >= 2
     assert "<script" not in text
     assert "http" not in text.replace("http://www.w3.org", "")
+
+
+def test_parts_of_speech_stand_beside_each_other_where_both_know_them(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    for number, (folder, tags) in enumerate(zip(runs, (("NOUN", "X"), ("NOUN", "VERB")), strict=True)):
+        kept = json.loads((folder / "insight.json").read_text())
+        assert "Parts of speech" not in mw.compare(runs, tmp_path / f"{number}.html").read_text()
+        kept["speech"] = [{"label": tag, "asked": 4, "right": 1} for tag in tags]
+        (folder / "insight.json").write_text(json.dumps(kept))
+    text = mw.compare(runs, tmp_path / "both.html").read_text().partition("Parts of speech")[2]
+    assert text.count("<rect") == 4
+    assert all(f">{tag}</text>" in text for tag in ("NOUN", "X", "VERB"))
 
 
 def test_what_cannot_be_compared_is_refused(runs: tuple[Path, Path], tmp_path: Path, command) -> None:
