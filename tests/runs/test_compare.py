@@ -33,7 +33,7 @@ def test_figures_settings_and_curves_stand_beside_each_other(runs: tuple[Path, P
     assert "<th>a&lt;b</th><th>other</th>" in text
     assert "<th>state</th><td>finished</td><td>not finished</td>" in text
     assert re.search(r"<th>optimizer.learning_rate</th><td>[\d.e-]+</td><td>0.125</td>", text)
-    assert "1 settings differ" in text
+    assert "Settings that differ: 1;" in text
     assert "run.name" not in text
     loss = text[text.index("<figcaption>Loss") :].partition("</figure>")[0]
     assert "stroke-0" in loss

@@ -128,7 +128,7 @@ def draw_word_map(title: str, words: Sequence[tuple[str, float, float]]) -> str:
             parts.append(f'<text class="word" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{name}</text>')
         else:
             parts.append(f'<circle class="dot fill-0" cx="{x:.1f}" cy="{y:.1f}" r="2.4"><title>{name}</title></circle>')
-    return _wrap(title, "", "".join(parts), [], f"{title}: {len(words)} words", (width, height))
+    return _wrap(title, "", "".join(parts), [], f"{title}: {len(words)} words", (width, height), "chart map")
 
 
 def _collect(metrics: Sequence[Mapping[str, float]], name: str) -> Floats:
@@ -172,11 +172,12 @@ def _wrap(
     keys: Sequence[str],
     words: str,
     size: tuple[int, int] = (_WIDTH, _HEIGHT),
+    style: str = "chart",
 ) -> str:
     """A chart with its caption, its legend, and what it shows in words."""
     legend = f'<ul class="legend">{"".join(keys)}</ul>' if keys else ""
     return (
-        f'<figure class="chart"><figcaption>{html.escape(title)} <span class="value">{html.escape(value)}</span>'
+        f'<figure class="{style}"><figcaption>{html.escape(title)} <span class="value">{html.escape(value)}</span>'
         f'</figcaption><svg viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{html.escape(words)}">'
         f"{drawing}</svg>{legend}</figure>"
     )

@@ -71,7 +71,7 @@ def _name_runs(runs: Sequence[RunFolder]) -> dict[str, RunFolder]:
 def _build_body(runs: Mapping[str, RunFolder]) -> str:
     differing, num_same = find_differences([_read_settings(run) for run in runs.values()])
     settings = {key: [_show(value) for value in values] for key, values in differing.items()}
-    lead = f"{len(differing)} settings differ, {num_same} are the same."
+    lead = f"Settings that differ: {len(differing)}; that are the same: {num_same}."
     curves = draw_runs({name: run.read_metrics() for name, run in runs.items()}, PANELS)
     return (
         f"<h2>Figures</h2>{_build_table(list(runs), _list_figures(runs))}"
