@@ -20,9 +20,10 @@ from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.batches import iterate_batches
-from maskwright.training.callbacks import Callback, EarlyStopping
+from maskwright.training.callbacks import EarlyStopping
 from maskwright.training.distributed.world import leave_world
 from maskwright.training.held_out import evaluate
+from maskwright.training.loop import Callback
 from maskwright.training.trainer import Trainer
 
 VOCAB_SIZE = 60
