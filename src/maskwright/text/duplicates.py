@@ -238,7 +238,8 @@ def _list_shingles(texts: Sequence[str]) -> tuple[Words32, NDArray[np.int64], ND
         pieces.append(_hash_runs(few, min(SHINGLE_WORDS, few.size)))
         owners.append(number)
         sizes.append(pieces[-1].size)
-    return np.concatenate(pieces), np.array(owners), np.cumsum(sizes) - sizes
+    ends = np.cumsum(sizes, dtype=np.int64)
+    return np.concatenate(pieces), np.array(owners, dtype=np.int64), ends - sizes
 
 
 def _hash_runs(words: Words32, width: int) -> Words32:
