@@ -22,11 +22,11 @@ from maskwright.models.bert import BERT, BERT_FAMILY
 from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.sentence_pairs import CorruptedPairs, SentencePairModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.training.callbacks import Callback
 from maskwright.training.compute.parallel import Alone
 from maskwright.training.compute.precision import Precision
 from maskwright.training.distributed.world import World
 from maskwright.training.held_out import evaluate
+from maskwright.training.loop import Callback
 from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optim.optimizers import OptimizerSet
 from maskwright.training.step import TrainStep

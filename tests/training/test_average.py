@@ -7,8 +7,9 @@ import torch
 
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.training.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from maskwright.training.callbacks import EarlyStopping, ModelCheckpoint
 from maskwright.training.held_out import evaluate
+from maskwright.training.loop import Callback
 from maskwright.training.optim.average import WeightAverage
 from maskwright.training.trainer import Trainer
 from tolerances import assert_rounded, count_terms, rounding

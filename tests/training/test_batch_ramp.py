@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
-from maskwright.training.callbacks import Callback
+from maskwright.training.loop import Callback
 from maskwright.training.state import count_batches_per_step
 from maskwright.training.trainer import Trainer
 

@@ -226,7 +226,7 @@ def fill(
     """
     from dataclasses import asdict
 
-    from maskwright.runs.commands import fill as run
+    from maskwright.runs.fill import fill as run
 
     answers = run(model, text, top_k, precision=precision, compile=compile)
     if as_json:
@@ -253,6 +253,6 @@ def generate(
 
         maskwright generate runs/mine "The for statement is" --temperature 0.8 --top-k 20
     """
-    from maskwright.runs.commands import generate as run
+    from maskwright.runs.fill import generate as run
 
     echo(run(model, None, text, max_new_tokens, temperature=temperature, top_k=top_k, seed=seed))

@@ -178,8 +178,7 @@ class Masker(ABC):
         """Mask `ratio` of each sample's ordinary tokens."""
         if not 0.0 <= ratio <= 1.0:
             raise InputError(f"the mask ratio is {ratio}; it must lie in [0, 1]")
-        self._move_tables(batch.input_ids.device)
-        is_maskable = ~(self._is_special[batch.input_ids] | batch.is_padding)
+        is_maskable = self.find_maskable(batch)
         sample_hashes = hash_samples(batch.sample_ids, [compute_key(seed, epoch, stream) for stream in _STREAMS])
         hashes = hash_positions(sample_hashes[1:], batch.positions)
         draws, fates, replacements = high_bits(hashes)
@@ -201,6 +200,11 @@ class Masker(ABC):
         corrupted = torch.where(stays, batch.input_ids, replaced.to(batch.input_ids.dtype))
         num_slots = compute_num_slots(labels.numel(), ratio, self.max_unit_tokens)
         return CorruptedBatch(batch.with_input_ids(corrupted), labels, num_slots)
+
+    def find_maskable(self, batch: PackedBatch) -> Tensor:
+        """(B, S) true for ordinary tokens: neither special nor padding."""
+        self._move_tables(batch.input_ids.device)
+        return ~(self._is_special[batch.input_ids] | batch.is_padding)
 
     def _move_tables(self, device: torch.device) -> None:
         if self._is_special.device != device:

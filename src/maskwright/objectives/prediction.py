@@ -200,13 +200,19 @@ class PredictingModel(TokenObjective):
         labels = y if sample_weight is None else y.masked_fill(~sample_weight.bool(), IGNORED_LABEL)
         return _mean_loss(compute_loss_sums(y_pred.flatten(0, -2), labels.flatten()))
 
-    def _score(self, hidden: Tensor, labels: Tensor, capacity: int | None = None) -> LossSums:
+    def _score(
+        self, hidden: Tensor, labels: Tensor, capacity: int | None = None, weights: Tensor | None = None
+    ) -> LossSums:
+        """The sums over labelled tokens, whose losses `weights` (B, S) multiply if given."""
         slots, slot_labels = gather_labelled(hidden, labels, capacity)
+        slot_weights = None if weights is None else gather_labelled(weights[..., None], labels, capacity)[0][:, 0]
         if self._head_compiler is not None and torch.is_grad_enabled():
             features = self._head_compiler.run(_transform, self, slots)
             output = self.mlm_output
-            return compute_loss_in_parts(features, output.weight, output.bias, slot_labels, self._head_compiler)
-        return compute_loss_sums(self.predict(slots), slot_labels)
+            return compute_loss_in_parts(
+                features, output.weight, output.bias, slot_labels, self._head_compiler, slot_weights
+            )
+        return compute_loss_sums(self.predict(slots), slot_labels, slot_weights)
 
     @property
     def is_recordable(self) -> bool:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from maskwright.batch import PackedBatch
 from maskwright.config import Config
 from maskwright.runs.texts import Say
-from maskwright.training.callbacks import Callback, Metrics
+from maskwright.training.loop import Callback, Metrics, TrainingLoop
 from maskwright.training.state import count_batches_per_step
-from maskwright.training.trainer import Trainer
 
 _LONG_S = 3600.0
 _TIMED_S = 0.5
@@ -77,7 +76,7 @@ class DurationNotice(Callback):
             )
 
 
-def measure_place_s(trainer: Trainer, build_rows: BuildRows, most_rows: int) -> float:
+def measure_place_s(trainer: TrainingLoop, build_rows: BuildRows, most_rows: int) -> float:
     """Seconds per token, padding included, for the gradients of a few rows; weights do not change."""
     step = trainer.engine.begin(trainer.state, trainer.warn)
     num_rows, num_calls = 1, 0

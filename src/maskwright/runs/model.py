@@ -22,6 +22,7 @@ from maskwright.objectives.distillation import Student
 from maskwright.objectives.masked_lm import (
     Build,
     CausalLanguageModel,
+    DiffusionLanguageModel,
     HybridLanguageModel,
     MaskedLanguageModel,
     load_masked_lm,
@@ -136,7 +137,8 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
     if config.distillation.teacher is not None:
         assert isinstance(model, Student)
         _check_fits(model.teacher, config, tokenizer, config.distillation.teacher)
-    model.mask_ratio = config.masking.ratio
+    if not isinstance(model, DiffusionLanguageModel):
+        model.mask_ratio = config.masking.ratio
     model.mlm_head_dropout = config.model.mlm_head_dropout
     model.seed = config.run.seed
     model.special_token_ids = tuple(tokenizer.all_special_ids)
@@ -366,6 +368,20 @@ def check_objective(config: Config) -> None:
             f"training.mode is {mode} and objective has phases, each with a mode of its own; remove training.mode, or"
             " set objective=[]"
         )
+    if mode == "diffusion":
+        _check_masking_unset(config)
+
+
+def _check_masking_unset(config: Config) -> None:
+    """Diffusion masks in its own way: settings of masking have no effect. Those of a recipe may stay."""
+    recipe = {} if config.preset is None else read_recipe(config.preset).get("masking", {})
+    for name, own in type(config.masking).model_fields.items():
+        value = getattr(config.masking, name)
+        if value not in (own.default, recipe.get(name)):
+            raise InputError(
+                f"masking.{name} is {value}, but training.mode=diffusion masks single tokens by a share of its own for"
+                " each sample; leave it out"
+            )
 
 
 def choose_kind(config: Config) -> Build:
@@ -386,6 +402,8 @@ def choose_kind(config: Config) -> Build:
         )
     if training.mode == "hybrid":
         return partial(HybridLanguageModel, causal_share=training.causal_share)
+    if training.mode == "diffusion":
+        return partial(DiffusionLanguageModel, min_share=config.diffusion.min_share)
     return CausalLanguageModel if training.mode == "clm" else MaskedLanguageModel
 
 
@@ -409,6 +427,7 @@ def describe_objective(config: Config) -> str:
     if config.distillation.teacher is not None:
         mode = f"{mode} and {config.distillation.objective}'s of {config.distillation.teacher}"
     if not config.objective:
-        return mode if mode == "clm" else f"{mode}, {masking}"
+        unmasked = {"clm": mode, "diffusion": f"{mode}, masking any share of each sample"}
+        return unmasked.get(mode, f"{mode}, {masking}")
     phases = [f"{phase.mode} until {phase.until or 1:.0%}" for phase in config.objective]
     return f"{', then '.join(phases)}, {masking}"

@@ -83,6 +83,18 @@ class ReplacedTokensConfig(Section):
     temperature: float = Field(default=1.0, gt=0, description="Temperature at which the generator samples tokens.")
 
 
+class DiffusionConfig(Section):
+    """training.mode=diffusion: tokens are masked with a probability drawn for each sample (Sahoo et al. 2024)."""
+
+    min_share: float = Field(
+        default=1e-3,
+        gt=0,
+        lt=1,
+        description="Lower limit of the share of a sample that is masked, and so the upper limit, as its inverse, of a"
+        " token's weight.",
+    )
+
+
 class PairsConfig(Section):
     """An auxiliary loss on pairs of segments, as BERT and ALBERT have it."""
 
