@@ -33,15 +33,16 @@ from maskwright.runs.finetune.settings import (
 from maskwright.runs.folder import RunFolder, find_run, own_run
 from maskwright.runs.interruption import LastWrites, ending_in_order
 from maskwright.runs.next_commands import suggest_prediction
-from maskwright.runs.pretrain import build_callbacks, resume_newest
+from maskwright.runs.pretrain import build_callbacks
 from maskwright.runs.report import build_run_cell
+from maskwright.runs.resume import resume_newest
 from maskwright.suggestions import OUT, OVERWRITE
 from maskwright.tasks.config import TaskConfig, load_task_config
 from maskwright.tasks.loader import TaskBatch, TaskLoader
 from maskwright.tasks.model import Answers, TaskModel, answer_examples
 from maskwright.tasks.new_model import choose_learning_rate, measure_weights
 from maskwright.tasks.retrieval.settings import DENSE
-from maskwright.terminal import CleanConsole
+from maskwright.terminal import CleanConsole, say
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.training.callbacks import EarlyStopping
 from maskwright.training.checkpoints import clear_leftovers, remove_checkpoints
@@ -334,8 +335,3 @@ def _build_figures(model: TaskModel, answers: Answers, trainer: Trainer, inputs:
         "parameters": sum(param.numel() for param in model.parameters()),
     }
     return figures
-
-
-def say(console: Console, text: str) -> None:
-    """Print a line unchanged: no wrapping, no markup."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
