@@ -31,7 +31,7 @@ def find_notices(lines: list[str]) -> list[int]:
     return [number for number, line in enumerate(lines) if line.startswith("about ")]
 
 
-@pytest.mark.parametrize("task", [None, "nsp"])
+@pytest.mark.parametrize("task", [pytest.param(None, marks=pytest.mark.slow), "nsp"])
 def test_a_long_run_on_a_cpu_is_announced_before_its_first_step_and_not_changed(
     tiny_values: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sentences: list[str], task: str | None
 ) -> None:

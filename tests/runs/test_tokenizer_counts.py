@@ -37,7 +37,7 @@ def count(folder: Path, **given: Any) -> str:
     return train_by_counts(sources, vocab_size=2000, **given).backend.to_str()
 
 
-@pytest.mark.parametrize("sample", [1.0, 0.4])
+@pytest.mark.parametrize("sample", [pytest.param(1.0, marks=pytest.mark.slow), 0.4])
 def test_tasks_give_the_tokenizer_of_their_texts(folder: Path, sample: float) -> None:
     texts = [text for text in read_sources(str(folder)) if is_sampled(text, sample, 5)]
     assert count(folder, sample=sample, seed=5) == train_tokenizer(texts, vocab_size=2000).backend.to_str()

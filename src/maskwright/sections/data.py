@@ -107,6 +107,11 @@ class DataConfig(Section):
         default=None,
         description="Texts that nothing is learnt from, such as another language: evaluated at the end of the run.",
     )
+    parts_of_speech: str | None = Field(
+        default=None,
+        description="Held-out sentences with parts of speech (CoNLL-U, or words and tags in two columns), for a picture"
+        " in report.html.",
+    )
     max_length: int = Field(
         default=128, ge=3, description="Sequence length: tokens per row; longer documents are split."
     )
