@@ -132,14 +132,6 @@ def _auto_precision_is_fp32(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _speed_is_measured_with_one_row() -> Iterator[None]:
-    """Before the first step of a run on a CPU; with the time of more rows the notice is closer, and no test is."""
-    with pytest.MonkeyPatch.context() as session:
-        session.setattr("maskwright.runs.duration._TIMED_S", 0.0)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def _documentation_is_short(pytestconfig: pytest.Config) -> Iterator[None]:
     """The built-in corpus has all topics and the docstrings of a few modules: parsing the library takes seconds.
 

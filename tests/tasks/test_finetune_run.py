@@ -306,6 +306,7 @@ def test_a_long_run_is_announced_and_not_changed_by_that(
         patch.setattr(DurationNotice, "on_train_begin", lambda notice: None)
         run(config, tmp_path / "unmeasured")
     monkeypatch.setattr("maskwright.runs.duration._LONG_S", 0.0)
+    monkeypatch.setattr("maskwright.runs.duration._TIMED_S", 0.0)
     console = Console(file=StringIO())
     finetune(config, tmp_path / "measured", settings=SETTINGS, console=console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
