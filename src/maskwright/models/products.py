@@ -53,11 +53,12 @@ def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _multiply_whole(rows, weight, bias)
     num_parts = math.ceil(num_factors / _LONGEST_SUM)
     length = math.ceil(num_factors / (num_parts * _TILE)) * _TILE
-    parts = zip(rows.split(length, dim=1), weight.split(length, dim=1), strict=True)
-    total = torch.zeros((), dtype=torch.float32) if bias is None else bias.float()
-    for part, own_weight in parts:  # of parts that lie apart oneDNN has no fast kernel
-        total = total + _multiply_whole(part.contiguous(), own_weight.contiguous(), None)
-    return total.to(rows.dtype)
+    # of parts that lie apart oneDNN has no fast kernel
+    parts = [[part.contiguous() for part in one.split(length, dim=1)] for one in (rows, weight)]
+    total = _multiply_whole(parts[0][0], parts[1][0], bias)
+    for part, own_weight in zip(parts[0][1:], parts[1][1:], strict=True):
+        total = torch.ops.mkldnn._linear_pointwise(part, total, own_weight, None, "add")
+    return total
 
 
 @cache
