@@ -69,9 +69,6 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.commands import advise_tokenizer as advise_tokenizer
     from maskwright.runs.commands import doctor as doctor
     from maskwright.runs.commands import export as export
-    from maskwright.runs.commands import fill as fill
-    from maskwright.runs.commands import finetune as finetune
-    from maskwright.runs.commands import generate as generate
     from maskwright.runs.commands import prepare as prepare
     from maskwright.runs.commands import train as train
     from maskwright.runs.compare import compare as compare
@@ -84,7 +81,10 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.eval.evaluate import evaluate as evaluate
     from maskwright.runs.eval.glue_report import GlueReport as GlueReport
     from maskwright.runs.eval.report import Report as Report
+    from maskwright.runs.fill import fill as fill
+    from maskwright.runs.fill import generate as generate
     from maskwright.runs.finetune.finetune import FinishedTask as FinishedTask
+    from maskwright.runs.finetune_command import finetune as finetune
     from maskwright.runs.hub import PushError as PushError
     from maskwright.runs.memory import measure_memory as measure_memory
     from maskwright.runs.predict import predict as predict
@@ -117,10 +117,10 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.text.tokenizer.train import train_tokenizer as train_tokenizer
     from maskwright.text.wiki.preprocess import WikiReport as WikiReport
     from maskwright.text.wiki.preprocess import preprocess_wiki_dump as preprocess_wiki_dump
-    from maskwright.training.callbacks import Callback as Callback
     from maskwright.training.callbacks import EarlyStopping as EarlyStopping
     from maskwright.training.callbacks import ModelCheckpoint as ModelCheckpoint
     from maskwright.training.callbacks import TensorBoard as TensorBoard
+    from maskwright.training.loop import Callback as Callback
     from maskwright.training.optim.builders import BuiltOptimizer as BuiltOptimizer
     from maskwright.training.optim.builders import LearningRateSchedule as LearningRateSchedule
     from maskwright.training.optim.builders import learning_rate_schedule_builder as learning_rate_schedule_builder
@@ -138,7 +138,7 @@ _HOMES = {
     "BERT": "maskwright.models.bert",
     "BertConfig": "maskwright.models.bert",
     "BuiltOptimizer": "maskwright.training.optim.builders",
-    "Callback": "maskwright.training.callbacks",
+    "Callback": "maskwright.training.loop",
     "Candidate": "maskwright.inference.fill_mask",
     "CausalLanguageModel": "maskwright.objectives.masked_lm",
     "CheckUp": "maskwright.runs.doctor.findings",
@@ -220,10 +220,10 @@ _HOMES = {
     "doctor": "maskwright.runs.commands",
     "evaluate": "maskwright.runs.eval.evaluate",
     "export": "maskwright.runs.commands",
-    "fill": "maskwright.runs.commands",
+    "fill": "maskwright.runs.fill",
     "fill_mask": "maskwright.inference.fill_mask",
-    "finetune": "maskwright.runs.commands",
-    "generate": "maskwright.runs.commands",
+    "finetune": "maskwright.runs.finetune_command",
+    "generate": "maskwright.runs.fill",
     "judge_pairs": "maskwright.evaluation.minimal_pairs",
     "launch": "maskwright.cluster.launch",
     "learning_rate_schedule_builder": "maskwright.training.optim.builders",

@@ -17,6 +17,7 @@ from maskwright.sections.base import Section, read_value
 from maskwright.sections.data import AugmentationConfig, DataConfig, QualityConfig, TokenizerConfig
 from maskwright.sections.model import ModelConfig
 from maskwright.sections.objective import (
+    DiffusionConfig,
     DistillationConfig,
     ForgettingConfig,
     MaskingConfig,
@@ -76,6 +77,7 @@ class Config(Section):
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     replaced_tokens: ReplacedTokensConfig = Field(default_factory=ReplacedTokensConfig)
+    diffusion: DiffusionConfig = Field(default_factory=DiffusionConfig)
     pairs: PairsConfig = Field(default_factory=PairsConfig)
     distillation: DistillationConfig = Field(default_factory=DistillationConfig)
     forgetting: ForgettingConfig = Field(default_factory=ForgettingConfig)

@@ -37,6 +37,7 @@ class Stream(IntEnum):
     SAMPLING = 11
     OBJECTIVE = 15
     CROPS = 16
+    SHARE = 17
 
 
 def compute_key(seed: int, epoch: int, stream: Stream) -> int:

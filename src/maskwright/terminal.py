@@ -55,6 +55,15 @@ def echo(message: Any = "", *, err: bool = False) -> None:
     stream.flush()
 
 
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print a line unchanged: no wrapping, no markup."""
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def warn(console: Console, text: str) -> None:
+    say(console, f"warning: {text}", "yellow")
+
+
 class CleanConsole(Console):
     """A console whose own colours and bars stay, while what is printed is cleaned."""
 

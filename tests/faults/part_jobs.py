@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training import checkpoint_parts
-from maskwright.training.callbacks import Callback
 from maskwright.training.checkpoints import write_checkpoint
 from maskwright.training.distributed.world import leave_world
+from maskwright.training.loop import Callback
 from maskwright.training.trainer import Trainer
 
 SAVED_AT, STOPPED_AT = 3, 6

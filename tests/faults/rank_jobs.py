@@ -16,13 +16,15 @@ from safetensors.torch import save_file
 
 from maskwright.data.loader import PackedLoader
 from maskwright.data.store import TokenStore
+from maskwright.masking.strategies import build_masker
 from maskwright.models.bert import BERT
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import DiffusionLanguageModel, MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.batches import iterate_batches
-from maskwright.training.callbacks import Callback, EarlyStopping
+from maskwright.training.callbacks import EarlyStopping
 from maskwright.training.distributed.world import leave_world
 from maskwright.training.held_out import evaluate
+from maskwright.training.loop import Callback
 from maskwright.training.trainer import Trainer
 
 VOCAB_SIZE = 60
@@ -30,7 +32,7 @@ SEED = 5
 TIMED = ("tokens_per_s", "elapsed_s", "data_wait")
 
 
-def build_model() -> MaskedLanguageModel:
+def build_model(kind: type[MaskedLanguageModel] = MaskedLanguageModel) -> MaskedLanguageModel:
     torch.manual_seed(0)
     encoder = BERT.from_variant(
         "tiny",
@@ -42,9 +44,7 @@ def build_model() -> MaskedLanguageModel:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    return MaskedLanguageModel(
-        encoder, VOCAB_SIZE, mask_token_id=4, special_token_ids=range(5), mlm_head_dropout=0.0, mask_ratio=0.3
-    )
+    return kind(encoder, VOCAB_SIZE, mask_token_id=4, special_token_ids=range(5), mlm_head_dropout=0.0, mask_ratio=0.3)
 
 
 def build_loader(num_documents: int, rows_per_batch: int, seed: int = 0) -> PackedLoader:
@@ -133,9 +133,13 @@ def train(
     save_at: int | None = None,
     resume: str | None = None,
     poison_call: int | None = None,
+    is_diffusion: bool = False,
+    strategy: str | None = None,
 ) -> Trainer:
     """Train in this process and those beside it, and write `name-rankN.json` and, the main one, the weights."""
-    model = build_model()
+    model = build_model(DiffusionLanguageModel if is_diffusion else MaskedLanguageModel)
+    if strategy is not None:
+        model.masker = build_masker(VOCAB_SIZE, 4, range(5), strategy=strategy, exponent=20.0, update_every_steps=2)
     original = type(model).loss_sums
     masks: list[list[list[int]]] = []
     record_masks(model, masks)

@@ -16,8 +16,8 @@ from rich.console import Console
 from maskwright.errors import InputError
 from maskwright.inference.kept_answers import keep_answers
 from maskwright.inference.outputs import AnswerColumns, check_output
-from maskwright.runs import predict
-from maskwright.runs.predict import show_progress
+from maskwright.runs import progress
+from maskwright.runs.progress import show_progress
 
 SUFFIXES = [".jsonl", ".parquet", ".npz"]
 
@@ -120,7 +120,7 @@ def test_outputs_that_cannot_be_are_refused_beforehand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_progress_counts_what_passes_through(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predict, "_PLAIN_INTERVAL_S", 0.0)
+    monkeypatch.setattr(progress, "_PLAIN_INTERVAL_S", 0.0)
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=is_terminal, width=100)
     assert list(show_progress(range(1_200), console, "text")) == list(range(1_200))

@@ -17,11 +17,11 @@ from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.replaced_tokens import ReplacedTokenDetection
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.training.callbacks import Callback
 from maskwright.training.compute.parallel import Alone
 from maskwright.training.compute.precision import Precision
 from maskwright.training.distributed.world import World
 from maskwright.training.held_out import evaluate
+from maskwright.training.loop import Callback
 from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optim.optimizers import OptimizerSet, build_optimizers
 from maskwright.training.step import TrainStep

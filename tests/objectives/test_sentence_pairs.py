@@ -22,11 +22,11 @@ from maskwright.models.bert import BERT, BERT_FAMILY
 from maskwright.models.modernbert import ModernBERT
 from maskwright.objectives.sentence_pairs import CorruptedPairs, SentencePairModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.training.callbacks import Callback
 from maskwright.training.compute.parallel import Alone
 from maskwright.training.compute.precision import Precision
 from maskwright.training.distributed.world import World
 from maskwright.training.held_out import evaluate
+from maskwright.training.loop import Callback
 from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optim.optimizers import OptimizerSet
 from maskwright.training.step import TrainStep
@@ -279,8 +279,15 @@ class SaveAt(Callback):
             self.trainer.save_checkpoint(self.folder)
 
 
-@pytest.mark.parametrize("kind", ["nsp", "sop"])
-@pytest.mark.parametrize("build_encoder", [lambda: build_bert(dropout=0.2), build_modernbert])
+@pytest.mark.parametrize(
+    ("build_encoder", "kind"),
+    [
+        (lambda: build_bert(dropout=0.2), "nsp"),
+        pytest.param(lambda: build_bert(dropout=0.2), "sop", marks=pytest.mark.slow),
+        pytest.param(build_modernbert, "nsp", marks=pytest.mark.slow),
+        (build_modernbert, "sop"),
+    ],
+)
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, kind: str, build_encoder) -> None:
     train, validation = build_loader(kind=kind), build_loader(10, kind=kind, seed=1, shuffle=False)
     step = len(train) + 2

@@ -21,7 +21,7 @@ from maskwright.runs.adapt import AdaptOptions, adapt
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.pretrain import pretrain
 from maskwright.storage import read_json
-from maskwright.training.callbacks import Callback
+from maskwright.training.loop import Callback
 from tolerances import assert_rounded, count_terms
 
 QUIET = Console(quiet=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from maskwright.config import build_config
 from maskwright.errors import InputError
 from maskwright.inference.fill_mask import fill_mask
 from maskwright.inference.generate import generate
-from maskwright.objectives.masked_lm import CausalLanguageModel, HybridLanguageModel
+from maskwright.objectives.masked_lm import CausalLanguageModel, DiffusionLanguageModel, HybridLanguageModel
 from maskwright.runs.model import choose_kind, find_causal_share, load_model
 from maskwright.runs.pretrain import FinishedRun, pretrain
 from maskwright.sections.objective import PhaseConfig
@@ -43,6 +44,7 @@ def run(values: dict[str, Any], name: str, **changes: Any) -> FinishedRun:
         ({"training": {"mode": "clm"}}, CausalLanguageModel, "val_clm_accuracy"),
         ({"training": {"mode": "hybrid", "causal_share": 0.3}}, HybridLanguageModel, "val_accuracy"),
         ({"objective": PLAN}, HybridLanguageModel, "val_accuracy"),
+        ({"training": {"mode": "diffusion"}}, DiffusionLanguageModel, "val_mlm_accuracy"),
     ],
 )
 def test_a_run_is_saved_as_what_it_was_trained_as(
@@ -63,9 +65,11 @@ def test_a_causal_bert_is_read_by_transformers(tiny_values: dict[str, Any]) -> N
     assert_rounded(theirs(ids).logits, finished.trainer.model(ids).logits, NUM_TERMS)
 
 
-def test_a_plan_resumed_in_its_first_phase_is_bit_equal(tiny_values: dict[str, Any]) -> None:
-    keeping = {"keep_checkpoints": 10}
-    whole = run(tiny_values, "plan", objective=PLAN, training=keeping)
+@pytest.mark.parametrize("changes", [{"objective": PLAN}, {"training": {"mode": "diffusion"}}])
+def test_a_run_resumed_half_way_is_bit_equal(tiny_values: dict[str, Any], changes: dict[str, Any]) -> None:
+    """A plan in its first phase, and shares of masked tokens, which are drawn anew in every epoch."""
+    settings = {**changes, "training": {**changes.get("training", {}), "keep_checkpoints": 10}}
+    whole = run(tiny_values, "plan", **copy.deepcopy(settings))
     folder = whole.folder.path
     expected = load_file(folder / "model" / "model.safetensors")
     lines = [{**line, "tokens_per_s": 0, "elapsed_s": 0, "data_wait": 0} for line in whole.folder.read_metrics()]
@@ -74,7 +78,7 @@ def test_a_plan_resumed_in_its_first_phase_is_bit_equal(tiny_values: dict[str, A
         if checkpoint.name != "step-5":
             shutil.rmtree(checkpoint)
     assert (folder / "checkpoints" / "step-5").is_dir()
-    resumed = run(tiny_values, "plan", objective=PLAN, training=keeping)
+    resumed = run(tiny_values, "plan", **copy.deepcopy(settings))
     found = load_file(folder / "model" / "model.safetensors")
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     again = [{**line, "tokens_per_s": 0, "elapsed_s": 0, "data_wait": 0} for line in resumed.folder.read_metrics()]
@@ -97,6 +101,33 @@ def test_figures_of_masked_runs_are_those_of_the_same_questions(tiny_values: dic
     assert len({one["unigram_loss"] for one in figures}) == 1
     assert len({one["num_masked"] for one in figures}) == 1
     assert len({one["loss"] for one in figures}) == 3
+
+
+def test_figures_of_a_diffusion_run_are_a_bound_for_each_held_out_token(
+    tiny_values: dict[str, Any], corpus_file: Path, sentences: list[str]
+) -> None:
+    finished = run(
+        {**tiny_values, "data": {**tiny_values["data"], "validation": str(corpus_file)}},
+        "diffusion",
+        training={"mode": "diffusion"},
+    )
+    figures = finished.figures
+    _, tokenizer = load_model(str(finished.folder.path))
+    assert figures["perplexity"] == pytest.approx(math.exp(figures["loss"]))
+    assert figures["num_masked"] == sum(map(len, tokenizer.encode_batch(sentences)))
+    shared = mw.evaluate(finished.folder.path, "mlm", [str(corpus_file)]).totals
+    assert 0.1 < shared["questions"] / figures["num_masked"] < 0.2, "fixed masks of 15%, as for any model"
+    assert shared["perplexity"] == pytest.approx(math.exp(shared["loss"]))
+
+
+def test_masking_settings_that_diffusion_does_not_use_are_refused() -> None:
+    for name, value in (("ratio", 0.3), ("strategy", "span"), ("random_token_ratio", 0.0)):
+        config = build_config({"training": {"mode": "diffusion"}, "masking": {name: value}})
+        with pytest.raises(InputError, match=rf"masking\.{name} is {value}, but training\.mode=diffusion"):
+            choose_kind(config)
+    of_recipe = build_config({"preset": "modern_small", "training": {"mode": "diffusion"}})
+    assert of_recipe.masking.ratio == 0.3
+    choose_kind(of_recipe)
 
 
 def test_phases_change_where_they_end() -> None:
@@ -165,7 +196,7 @@ def test_a_shifted_model_fills_masks_with_the_answer_one_place_earlier(tiny_valu
     assert fill_mask(model, tokenizer, text, 1)[0][0].token == best
 
 
-@pytest.mark.parametrize("task", ["nsp", "sop"])
+@pytest.mark.parametrize("task", [pytest.param("nsp", marks=pytest.mark.slow), "sop"])
 def test_pairs_are_a_second_part_of_the_loss_and_of_the_saved_model(tiny_values: dict[str, Any], task: str) -> None:
     finished = run(tiny_values, "pairs", pairs={"task": task, "weight": 0.5})
     history = finished.trainer.history.history

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from maskwright.errors import InputError
-from maskwright.runs.commands import finetune
+from maskwright.runs.finetune_command import finetune
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import ColumnNames, ExampleFile, read_examples
 from maskwright.tasks.hold_out import hold_out, hold_out_groups, read_groups

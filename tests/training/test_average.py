@@ -7,8 +7,9 @@ import torch
 
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.training.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from maskwright.training.callbacks import EarlyStopping, ModelCheckpoint
 from maskwright.training.held_out import evaluate
+from maskwright.training.loop import Callback
 from maskwright.training.optim.average import WeightAverage
 from maskwright.training.trainer import Trainer
 from tolerances import assert_rounded, count_terms, rounding
@@ -92,7 +93,7 @@ def test_evaluation_uses_the_average_and_training_goes_on_from_the_weights(build
     assert all(torch.equal(follow.raw[name], raw) for name, raw in unevaluated.raw.items())
 
 
-@pytest.mark.parametrize("step", [3, 6, 8])
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.slow), 6, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_resumed_average_is_bit_equal(build_model, padded_batches, tmp_path, step):
     whole, resumed = build_model(dropout=0.2), build_model(seed=9, dropout=0.2)
     build_trainer(whole).fit(padded_batches, epochs=2, callbacks=[SaveAt(tmp_path, step)], verbose=False)

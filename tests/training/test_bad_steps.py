@@ -9,7 +9,7 @@ import torch
 
 from maskwright.errors import RunError
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.training.callbacks import Callback
+from maskwright.training.loop import Callback
 from maskwright.training.trainer import Trainer
 
 

@@ -16,9 +16,10 @@ from maskwright.errors import InputError
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training import notebook
-from maskwright.training.callbacks import Callback, EarlyStopping, ModelCheckpoint, TensorBoard
+from maskwright.training.callbacks import EarlyStopping, ModelCheckpoint, TensorBoard
 from maskwright.training.checkpoint_writer import LateWrites
 from maskwright.training.distributed.world import World
+from maskwright.training.loop import Callback
 from maskwright.training.progress import ProgressDisplay, format_duration
 from maskwright.training.trainer import Trainer
 

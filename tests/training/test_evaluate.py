@@ -8,8 +8,8 @@ import torch
 from maskwright.batch import as_packed
 from maskwright.errors import InputError, InputWarning, RunError
 from maskwright.sections.training import TrainingConfig
-from maskwright.training.callbacks import Callback
 from maskwright.training.held_out import Evaluation, evaluate, evaluate_unigram
+from maskwright.training.loop import Callback
 from maskwright.training.trainer import Trainer
 from tolerances import count_terms, rounding
 

@@ -5,10 +5,11 @@ import signal
 import pytest
 import torch
 
-import maskwright.training.trainer as trainer_module
+import maskwright.training.loop as loop_module
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
-from maskwright.training.callbacks import Callback, EarlyStopping
+from maskwright.training.callbacks import EarlyStopping
 from maskwright.training.distributed.world import agree
+from maskwright.training.loop import Callback
 from maskwright.training.trainer import Trainer
 
 
@@ -87,7 +88,7 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, build_model, build_lo
     assert len(whole.history.history["val_loss"]) == 3
 
 
-@pytest.mark.parametrize("step", [3, 6, 7])
+@pytest.mark.parametrize("step", [3, pytest.param(6, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)])
 def test_resume_over_a_list_of_padded_batches(tmp_path, build_model, padded_batches, step):
     assert_resumes(tmp_path, build_model, padded_batches, None, "adamw", step)
 
@@ -163,6 +164,6 @@ def test_a_signal_that_comes_while_processes_agree_is_heard_at_the_next_step(bui
             trainer.received_signal = signal.SIGTERM  # as its handler does
         return verdict
 
-    monkeypatch.setattr(trainer_module, "agree", interrupted_agree)
+    monkeypatch.setattr(loop_module, "agree", interrupted_agree)
     trainer.fit(padded_batches[:4], epochs=1, callbacks=[Listen()], verbose=False)
     assert heard == [0, 0, signal.SIGTERM, signal.SIGTERM]

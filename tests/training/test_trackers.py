@@ -18,7 +18,8 @@ import pytest
 
 from maskwright.errors import InputError, RunError
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
-from maskwright.training.callbacks import Callback, TensorBoard
+from maskwright.training.callbacks import TensorBoard
+from maskwright.training.loop import Callback
 from maskwright.training.trackers import build_trackers, check_trackers
 from maskwright.training.trainer import Trainer
 

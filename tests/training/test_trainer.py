@@ -11,8 +11,8 @@ from maskwright.batch import as_packed
 from maskwright.errors import InputError, RunError
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.training.batches import advise_faster
-from maskwright.training.callbacks import Callback
 from maskwright.training.held_out import evaluate
+from maskwright.training.loop import Callback
 from maskwright.training.trainer import Trainer
 from tolerances import assert_rounded, count_terms, rounding
 
@@ -134,7 +134,7 @@ def test_the_clock_leaves_out_the_first_step_where_it_compiles(build_model, buil
     trainer = build_trainer(build_model(), max_steps=2)
     monkeypatch.setattr(trainer.engine, "is_compiled", is_compiled)
     begin, now_s = trainer.engine.begin, [100.0]
-    monkeypatch.setattr("maskwright.training.trainer.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("maskwright.training.loop.time.monotonic", lambda: now_s[0])
 
     def begin_slowly(*arguments):
         step = begin(*arguments)

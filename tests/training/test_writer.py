@@ -15,9 +15,9 @@ import maskwright.training.checkpoints as checkpoints_module
 from maskwright.errors import RunError
 from maskwright.objectives.saving import ModelSnapshot
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
-from maskwright.training.callbacks import Callback
 from maskwright.training.checkpoint_writer import LateWrites
 from maskwright.training.checkpoints import Retention, clear_leftovers, find_best, find_resumable
+from maskwright.training.loop import Callback
 from maskwright.training.trainer import Trainer
 
 

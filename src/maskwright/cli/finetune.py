@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from maskwright.errors import RunError
+from maskwright.terminal import say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -167,7 +168,7 @@ def finetune(
         maskwright finetune qa --model bert-base-uncased --train train-v2.0.json --validation dev-v2.0.json
     """
 
-    from maskwright.runs.commands import finetune as run
+    from maskwright.runs.finetune_command import finetune as run
     from maskwright.runs.hub import PushError
     from maskwright.terminal import CleanConsole
 
@@ -206,4 +207,4 @@ def _print_scores(finished: FinishedTask, console: Console) -> None:
     console.print(table)
     lines = [f"{run.model}  the model; {run.report_file} has its curves" for run in finished.runs]
     for line in (*lines, "Try next:", f"  {finished.next_command}"):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)

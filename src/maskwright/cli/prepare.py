@@ -115,7 +115,7 @@ def prepare_wiki(
 
         maskwright prepare wiki enwiki-latest-pages-articles.xml.bz2 enwiki.txt --min-length 20
     """
-    from maskwright.terminal import CleanConsole
+    from maskwright.terminal import CleanConsole, say
     from maskwright.text.wiki.preprocess import preprocess_wiki_dump
 
     console = CleanConsole()
@@ -130,4 +130,4 @@ def prepare_wiki(
         console=console,
     )
     for line in [*report.lines(), f"{output}  the text; next: maskwright train data.train={output}"]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from maskwright.errors import RunError
-from maskwright.terminal import echo
+from maskwright.terminal import echo, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,7 +88,7 @@ def print_run(run: FinishedRun, console: Console) -> None:
     if run.predictions is not None:
         run.predictions.print(console)
     for label, value in format_figures(run.figures).items():
-        console.print(f"{label:>16}  {value}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"{label:>16}  {value}")
     if run.trouble is not None:
         raise RunError(run.trouble)
     console.print(

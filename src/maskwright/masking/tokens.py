@@ -102,7 +102,7 @@ def _as_int64(key: int) -> int:
 
 
 Selection = Literal["exact", "bernoulli"]
-Strategy = Literal["token", "whole_word", "span"]
+Strategy = Literal["token", "whole_word", "span", "frequency", "adaptive"]
 _STREAMS = (Stream.ROUNDING, Stream.SELECTION, Stream.CORRUPTION, Stream.REPLACEMENT)
 
 
@@ -159,6 +159,10 @@ class Masker(ABC):
     def _group(self, batch: PackedBatch, is_maskable: Tensor, hashes: Tensor) -> Units:
         """Which tokens are chosen together; the low bits of `hashes` are free to use."""
 
+    def _weigh(self, draws: Tensor, input_ids: Tensor) -> Tensor:
+        """Draws of which the smallest are chosen; here no token is preferred."""
+        return draws
+
     def settings(self) -> dict[str, Any]:
         """The settings of this masker, as arguments of `build_masker`."""
         return {
@@ -178,12 +182,12 @@ class Masker(ABC):
         """Mask `ratio` of each sample's ordinary tokens."""
         if not 0.0 <= ratio <= 1.0:
             raise InputError(f"the mask ratio is {ratio}; it must lie in [0, 1]")
-        self._move_tables(batch.input_ids.device)
-        is_maskable = ~(self._is_special[batch.input_ids] | batch.is_padding)
+        is_maskable = self.find_maskable(batch)
         sample_hashes = hash_samples(batch.sample_ids, [compute_key(seed, epoch, stream) for stream in _STREAMS])
         hashes = hash_positions(sample_hashes[1:], batch.positions)
         draws, fates, replacements = high_bits(hashes)
         units = self._group(batch, is_maskable, hashes[0])
+        draws = self._weigh(draws, batch.input_ids)
         if units.draw_places is not None:
             draws = draws.gather(1, units.draw_places)
         if units.fate_places is not None:
@@ -202,6 +206,11 @@ class Masker(ABC):
         num_slots = compute_num_slots(labels.numel(), ratio, self.max_unit_tokens)
         return CorruptedBatch(batch.with_input_ids(corrupted), labels, num_slots)
 
+    def find_maskable(self, batch: PackedBatch) -> Tensor:
+        """(B, S) true for ordinary tokens: neither special nor padding."""
+        self._move_tables(batch.input_ids.device)
+        return ~(self._is_special[batch.input_ids] | batch.is_padding)
+
     def _move_tables(self, device: torch.device) -> None:
         if self._is_special.device != device:
             self._is_special = self._is_special.to(device)
@@ -211,7 +220,7 @@ class Masker(ABC):
 class TokenMasker(Masker):
     """Chooses single tokens."""
 
-    strategy = "token"
+    strategy: ClassVar[Strategy] = "token"
     max_unit_tokens = 1
 
     def _group(self, batch: PackedBatch, is_maskable: Tensor, hashes: Tensor) -> Units:

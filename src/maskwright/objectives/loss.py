@@ -81,32 +81,54 @@ def gather_labelled(hidden: Tensor, labels: Tensor, capacity: int | None = None)
     return hidden.flatten(0, 1).index_select(0, index[:capacity]), slot_labels[:capacity]
 
 
-def compute_loss_sums(logits: Tensor, labels: Tensor) -> LossSums:
-    """Cross-entropy of (M, V) logits against (M,) labels; M may be 0, and empty slots weigh nothing."""
+def compute_loss_sums(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> LossSums:
+    """Cross-entropy of (M, V) logits against (M,) labels, times (M,) weights if given; M may be 0, and empty slots
+    weigh nothing.
+    """
     logits = logits.float()
+    if weights is None:
+        loss_sum = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED_LABEL)
+    else:
+        loss_sum = (F.cross_entropy(logits, labels, reduction="none", ignore_index=IGNORED_LABEL) * weights).sum()
     with torch.no_grad():
         num_correct = (logits.max(dim=-1).indices == labels).sum()  # argmax takes four times as long on CPUs
     return LossSums.of_tokens(
-        loss_sum=F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED_LABEL),
+        loss_sum=loss_sum,
         num_correct=num_correct,
         num_labelled=(labels != IGNORED_LABEL).sum(),
     )
 
 
+def compute_token_losses(logits: Tensor, labels: Tensor) -> tuple[LossSums, Tensor]:
+    """The sums of `compute_loss_sums`, and the loss of each of (M,) labels, 0 where it is ignored."""
+    losses = F.cross_entropy(logits.float(), labels, reduction="none", ignore_index=IGNORED_LABEL)
+    with torch.no_grad():
+        num_correct = (logits.max(dim=-1).indices == labels).sum()
+    return LossSums.of_tokens(losses.sum(), (labels != IGNORED_LABEL).sum(), num_correct), losses.detach()
+
+
 def compute_loss_in_parts(
-    features: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, compiler: FunctionCompiler
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    compiler: FunctionCompiler,
+    weights: Tensor | None = None,
 ) -> LossSums:
     """The sums of `compute_loss_sums` for logits `features @ weight.T + bias`, which are never in memory at once.
 
-    M masked slots, D width of their features, V vocabulary. The gradient of a cross-entropy is known as soon as its
-    logits are, so each part of the slots adds its share of the gradients and frees its logits. The vocabulary is filled
-    up with impossible tokens, since GPUs are slow at products of sides like 30,522.
+    M masked slots, D width of their features, V vocabulary; `weights` (M,) are those of the slots. The gradient of a
+    cross-entropy is known as soon as its logits are, so each part of the slots adds its share of the gradients and
+    frees its logits. The vocabulary is filled up with impossible tokens, since GPUs are slow at products of sides like
+    30,522.
     """
     dtype = _find_product_dtype(features)
     missing = -len(weight) % _ALIGNMENT
     weight = F.pad(weight.to(dtype), (0, 0, 0, missing))
     bias = F.pad(bias.to(dtype), (0, missing), value=-math.inf)
-    loss_sum, num_correct = _LossInParts.apply(compiler, features.to(dtype), weight, bias, labels)  # type: ignore[no-untyped-call]
+    is_labelled = (labels != IGNORED_LABEL).float()
+    slot_weights = is_labelled if weights is None else is_labelled * weights
+    loss_sum, num_correct = _LossInParts.apply(compiler, features.to(dtype), weight, bias, labels, slot_weights)  # type: ignore[no-untyped-call]
     return LossSums.of_tokens(loss_sum, (labels != IGNORED_LABEL).sum(), num_correct)
 
 
@@ -118,7 +140,13 @@ def _find_product_dtype(features: Tensor) -> torch.dtype:
 class _LossInParts(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, compiler: FunctionCompiler, features: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
+        ctx: Any,
+        compiler: FunctionCompiler,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        slot_weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
         part_size = _choose_part_size(len(features), len(weight))
         features_grad = torch.empty_like(features)
@@ -129,7 +157,7 @@ class _LossInParts(torch.autograd.Function):
         for start in range(0, len(features), part_size):
             slots = slice(start, start + part_size)
             loss, correct, logits_grad, logits_grad_sum = compiler.run(
-                _score_part, features[slots], labels[slots], fixed=(weight, bias)
+                _score_part, features[slots], labels[slots], slot_weights[slots], fixed=(weight, bias)
             )
             loss_sum += loss
             num_correct += correct
@@ -144,7 +172,7 @@ class _LossInParts(torch.autograd.Function):
     def backward(ctx: Any, loss_grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         dtype = ctx.saved_tensors[0].dtype
         features_grad, weight_grad, bias_grad = ((grad * loss_grad).to(dtype) for grad in ctx.saved_tensors)
-        return None, features_grad, weight_grad, bias_grad, None
+        return None, features_grad, weight_grad, bias_grad, None, None
 
 
 def _choose_part_size(num_slots: int, vocab_size: int) -> int:
@@ -154,17 +182,18 @@ def _choose_part_size(num_slots: int, vocab_size: int) -> int:
     return max(1, size + -size % _ALIGNMENT)
 
 
-def _score_part(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+def _score_part(
+    features: Tensor, labels: Tensor, slot_weights: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, ...]:
     """The loss, the number of right answers, the gradient of the logits, and the gradient of the bias."""
     logits = F.linear(features, weight, bias).float()
-    is_labelled = labels != IGNORED_LABEL
     answers = labels.clamp(min=0)[:, None]
     normalizer = logits.logsumexp(-1, keepdim=True)
     losses = (normalizer - logits.gather(1, answers))[:, 0]
     is_answer = torch.arange(len(weight), device=labels.device) == answers
-    gradient = ((logits - normalizer).exp() - is_answer.float()) * is_labelled[:, None]
+    gradient = ((logits - normalizer).exp() - is_answer.float()) * slot_weights[:, None]
     return (
-        (losses * is_labelled).sum(),
+        (losses * slot_weights).sum(),
         (logits.argmax(dim=-1) == labels).sum(),
         gradient.to(features.dtype),
         gradient.sum(0),

@@ -1,7 +1,7 @@
 """`MaskedLanguageModel`: any encoder, a prediction head, and the masked-language-model objective.
 
-The causal and hybrid models have the same weights and other labels. B rows, S row length, D width, M masked slots, V
-vocabulary.
+The causal, hybrid and diffusion models have the same weights and other labels. B rows, S row length, D width, M masked
+slots, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch, as_packed
 from maskwright.errors import InputError
+from maskwright.masking.shares import DEFAULT_MIN_SHARE, DiffusionBatch, mask_by_shares
 from maskwright.masking.tokens import CorruptedBatch
+from maskwright.models.any_encoder import encode
 from maskwright.models.encoder import PackedEncoder, build_encoder, find_encoder_class
 from maskwright.models.files.model_folder import (
     CONFIG_FILE,
@@ -29,6 +31,7 @@ from maskwright.models.files.model_folder import (
 )
 from maskwright.models.transformers_model import is_foreign
 from maskwright.objectives import arguments
+from maskwright.objectives.loss import LossSums
 from maskwright.objectives.mlm_files import (
     check_head,
     describe_language_model,
@@ -54,7 +57,7 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _NOT_SETTINGS = ("encoder", "mlm_head", "tie_word_embeddings", "tokenizer")
 """Arguments of the constructor that are no plain settings."""
-_OBJECTIVE_FIELDS = ("mode", "causal_share", "shifts_masks", "evaluates_causally")
+_OBJECTIVE_FIELDS = ("mode", "causal_share", "shifts_masks", "evaluates_causally", "min_share")
 
 
 class MaskedLanguageModel(PredictingModel):
@@ -223,6 +226,63 @@ class HybridLanguageModel(MaskedLanguageModel):
         return replace(masked, labels=shift_left(masked.labels, batch)) if self.shifts_masks else masked
 
 
+class DiffusionLanguageModel(MaskedLanguageModel):
+    """Masked diffusion: the share of masked tokens is drawn anew for each sample, so the model can write whole texts.
+
+    The loss is an upper bound on the negative log-likelihood, in nats for each ordinary token, masked or not (Sahoo et
+    al. 2024, MDLM). Weights and arguments are those of a `MaskedLanguageModel`; its ratio, strategy and split have no
+    effect on training, but still on `token_masker`.
+    """
+
+    mode = "diffusion"
+    num_figures = 2
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        vocab_size: int | None = None,
+        *arguments: Any,
+        min_share: float = DEFAULT_MIN_SHARE,
+        **settings: Any,
+    ) -> None:
+        """`min_share` is the lower limit of the drawn shares."""
+        if not 0 < min_share < 1:
+            raise InputError(f"min_share is {min_share}; it must lie between 0 and 1, such as 0.001")
+        super().__init__(encoder, vocab_size, *arguments, **settings)
+        self.min_share = min_share
+        self.mask_ratio = (1 + min_share) / 2  # in the mean
+
+    def describe_objective(self) -> dict[str, Any]:
+        return {"mode": self.mode, "min_share": self.min_share}
+
+    def describe_purpose(self) -> dict[str, str]:
+        return {"objective": self.mode, "masked tokens": "any share"}
+
+    def corrupt(
+        self, batch: PackedBatch, seed: int, epoch: int, ratio: float | None = None, progress: float = 0.0
+    ) -> DiffusionBatch:
+        """Mask a batch; the result depends on (seed, epoch, sample, position) alone, not on the ratio."""
+        return mask_by_shares(self.masker, batch, seed, epoch, self.min_share)
+
+    def ask_for_evaluation(self, batch: PackedBatch, seed: int, ratio: float) -> DiffusionBatch:
+        """Masks of any share, as in training; those of `corrupt_for_evaluation` are for all models the same."""
+        return mask_by_shares(self.masker, batch, seed, 0, self.min_share)
+
+    def loss_sums(self, corrupted: CorruptedBatch) -> LossSums:
+        """The weighted loss, the tokens that could have been masked, and the right answers among those masked."""
+        assert isinstance(corrupted, DiffusionBatch)
+        capacity = corrupted.num_slots if corrupted.labels.is_cuda else None
+        hidden = encode(self.encoder, corrupted.batch)
+        sums = self._score(hidden, corrupted.labels, capacity, corrupted.weights)
+        return LossSums(sums.losses, corrupted.counts, torch.cat([sums.figures, sums.counts]))
+
+    def compute_metrics(self, sums: Sequence[float]) -> dict[str, float]:
+        loss_sum, num_maskable, num_correct, num_masked = sums
+        loss = loss_sum / (num_maskable or float("nan"))
+        accuracy = num_correct / (num_masked or float("nan"))
+        return {"loss": loss, self.accuracy_name: accuracy, "perplexity": math.exp(min(loss, 700.0))}
+
+
 Build = Callable[..., MaskedLanguageModel]
 """A function that builds a model from an encoder and settings."""
 
@@ -231,14 +291,18 @@ def find_objective(config: Mapping[str, Any]) -> Build:
     """The class for a config.json; a decoder without our own settings is causal."""
     described = read_own_settings(config, "objective")
     refuse_unknown_fields(described, _OBJECTIVE_FIELDS, Path(CONFIG_FILE))
-    share, mode = described.get("causal_share"), described.get("mode", "clm" if config.get("is_decoder") else "mlm")
-    if not isinstance(mode, str) or not (share is None or type(share) in (int, float)):
+    mode = described.get("mode", "clm" if config.get("is_decoder") else "mlm")
+    share, min_share = described.get("causal_share"), described.get("min_share")
+    are_numbers = all(number is None or type(number) in (int, float) for number in (share, min_share))
+    if not isinstance(mode, str) or not are_numbers:
         raise InputError(f"'objective' of config.json is {described!r}, which is no objective of a model")
     match mode:
         case "mlm":
             return MaskedLanguageModel
         case "clm":
             return CausalLanguageModel
+        case "diffusion":
+            return partial(DiffusionLanguageModel, min_share=DEFAULT_MIN_SHARE if min_share is None else min_share)
         case "hybrid":
             return partial(
                 HybridLanguageModel,

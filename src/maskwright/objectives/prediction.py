@@ -29,7 +29,13 @@ from maskwright.models.layers import ACTIVATIONS, Dropout, LayerNorm, build_acti
 from maskwright.models.products import RowLinear
 from maskwright.models.transformers_model import TransformersHead
 from maskwright.objectives import arguments
-from maskwright.objectives.loss import LossSums, compute_loss_in_parts, compute_loss_sums, gather_labelled
+from maskwright.objectives.loss import (
+    LossSums,
+    compute_loss_in_parts,
+    compute_loss_sums,
+    compute_token_losses,
+    gather_labelled,
+)
 from maskwright.objectives.objective import TokenObjective
 from maskwright.suggestions import suggest
 
@@ -200,17 +206,27 @@ class PredictingModel(TokenObjective):
         labels = y if sample_weight is None else y.masked_fill(~sample_weight.bool(), IGNORED_LABEL)
         return _mean_loss(compute_loss_sums(y_pred.flatten(0, -2), labels.flatten()))
 
-    def _score(self, hidden: Tensor, labels: Tensor, capacity: int | None = None) -> LossSums:
+    def _score(
+        self, hidden: Tensor, labels: Tensor, capacity: int | None = None, weights: Tensor | None = None
+    ) -> LossSums:
+        """The sums over labelled tokens, whose losses `weights` (B, S) multiply if given."""
         slots, slot_labels = gather_labelled(hidden, labels, capacity)
+        if self.learning_masker is not None and torch.is_grad_enabled():
+            sums, losses = compute_token_losses(self.predict(slots), slot_labels)
+            self.learning_masker.record(slot_labels, losses)
+            return sums
+        slot_weights = None if weights is None else gather_labelled(weights[..., None], labels, capacity)[0][:, 0]
         if self._head_compiler is not None and torch.is_grad_enabled():
             features = self._head_compiler.run(_transform, self, slots)
             output = self.mlm_output
-            return compute_loss_in_parts(features, output.weight, output.bias, slot_labels, self._head_compiler)
-        return compute_loss_sums(self.predict(slots), slot_labels)
+            return compute_loss_in_parts(
+                features, output.weight, output.bias, slot_labels, self._head_compiler, slot_weights
+            )
+        return compute_loss_sums(self.predict(slots), slot_labels, slot_weights)
 
     @property
     def is_recordable(self) -> bool:
-        return isinstance(self.encoder, PackedEncoder) and self.mlm_head is None
+        return isinstance(self.encoder, PackedEncoder) and self.mlm_head is None and self.learning_masker is None
 
     def compile_parts(self) -> None:
         """Compile the head too, so that the softmax over the vocabulary is fused and the logits are never all in

@@ -17,7 +17,6 @@ from maskwright.models.files.model_folder import list_checkpoints
 from maskwright.runs.folder import RunFolder
 from maskwright.storage import append_text
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.callbacks import Callback, Metrics
 from maskwright.training.checkpoints import (
     BEST_FILE,
     Retention,
@@ -27,6 +26,7 @@ from maskwright.training.checkpoints import (
     name_best,
 )
 from maskwright.training.held_out import choose_token_loss
+from maskwright.training.loop import Callback, Metrics
 
 _BEST_FILE_BYTES = 100
 

@@ -1,4 +1,4 @@
-"""The commands as Python functions with the names of their options; evaluate and predict have their own files.
+"""The commands as Python functions with the names of their options; several have a file of their own.
 
 Functions import their modules when they run, so that mistakes in arguments are reported at once.
 """
@@ -19,22 +19,14 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from maskwright.inference.fill_mask import Candidate
-    from maskwright.inference.precision import Compile
-    from maskwright.objectives.masked_lm import MaskedLanguageModel
     from maskwright.runs.adapt import Adapted
     from maskwright.runs.doctor.findings import CheckUp
-    from maskwright.runs.finetune.finetune import FinishedTask
     from maskwright.runs.given import GivenModel
     from maskwright.runs.pretrain import FinishedRun
-    from maskwright.tasks.config import TaskConfig
-    from maskwright.tasks.nlp_heads import NLPHead
     from maskwright.text.tokenizer.extend import VocabularyAdvice
     from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _HELD_OUT_SHARE = 0.1
-_NOT_OF_TASKS = {"console", "head", "num_seeds", "out", "overwrite", "private", "push_to_hub", "seeds", "settings"}
-"""Arguments of `finetune` that are not in a `TaskConfig`."""
 
 
 @checks_arguments
@@ -101,12 +93,11 @@ def prepare(
             raise InputError(f"'{word}' has no effect on preparation; settings are quality.KEY")
     refuse_below(1, workers=workers, max_length=max_length)
     quality = open_config(None, words).quality
-    from maskwright.runs.finetune.finetune import say
     from maskwright.runs.given import take_tokenizer
     from maskwright.runs.prepare import describe_prepared
     from maskwright.runs.prepare import prepare as run
     from maskwright.runs.prepare_tasks import PrepareOptions
-    from maskwright.terminal import CleanConsole
+    from maskwright.terminal import CleanConsole, say
 
     shown = console or CleanConsole()
     options = PrepareOptions(validation_share=validation_share, quality=quality)
@@ -160,11 +151,10 @@ def adapt(
     """
     from maskwright.runs.adapt import AdaptOptions
     from maskwright.runs.adapt import adapt as run
-    from maskwright.runs.finetune.finetune import say
     from maskwright.runs.given import keep_model, name_folder, name_sources
-    from maskwright.terminal import CleanConsole
+    from maskwright.terminal import CleanConsole, say
 
-    _check_push(push_to_hub, private)
+    check_push(push_to_hub, private)
     refuse_below(0, new_tokens=new_tokens)
     refuse_below(1, head_steps=head_steps, epochs=epochs)
     refuse_below(2, batch_size=batch_size)
@@ -192,141 +182,6 @@ def adapt(
 
         push_adapted(adapted, push_to_hub, private, lambda line: say(shown, line))
     return adapted
-
-
-@checks_arguments
-def finetune(
-    task: str | TaskConfig,
-    out: str | Path | None = None,
-    *,
-    model: GivenModel | None = None,
-    train: Any = None,
-    validation: Any = None,
-    settings: Settings = (),
-    group_by: str | None = None,
-    text_column: str | None = None,
-    second_column: str | None = None,
-    label_column: str | None = None,
-    tag_scheme: str | None = None,
-    epochs: int | None = None,
-    learning_rate: float | None = None,
-    batch_size: int | None = None,
-    max_length: int | None = None,
-    seeds: int = 1,
-    lora: int | bool | None = None,
-    freeze_layers: int | None = None,
-    layer_decay: float | None = None,
-    class_weights: str | None = None,
-    label_smoothing: float | None = None,
-    teacher: str | Path | None = None,
-    hard_label_weight: float | None = None,
-    doc_stride: int | None = None,
-    max_answer_length: int | None = None,
-    max_question_length: int | None = None,
-    loss: str | None = None,
-    kind: str | None = None,
-    pooling: str | None = None,
-    temperature: float | None = None,
-    negative_column: str | None = None,
-    num_negatives: int | None = None,
-    symmetric: bool | None = None,
-    false_negative_margin: float | None = None,
-    dims: str | None = None,
-    query_prompt: str | None = None,
-    document_prompt: str | None = None,
-    query_flops: float | None = None,
-    document_flops: float | None = None,
-    width: int | None = None,
-    query_length: int | None = None,
-    metric: str | None = None,
-    patience: int | None = None,
-    overwrite: bool = False,
-    push_to_hub: str | None = None,
-    private: bool = False,
-    tokenizer: Any = None,
-    head: NLPHead | None = None,
-    console: Console | None = None,
-    num_seeds: int | None = None,
-) -> FinishedTask:
-    """Fine-tune an encoder on labelled examples; scores, folder and model are in the result.
-
-    `train` and `validation` are files, `hf:NAME[:CONFIG][@SPLIT]`, or in memory lists of dictionaries or of tuples
-    such as (text, label), data frames or datasets. Without `validation` a tenth of `train` is held out, records with
-    one value of the column `group_by` together. A model in memory needs its `tokenizer`. `head` takes the place of the
-    family's own. `lora` is a rank, or True for the usual one. `out` is runs/MODEL-TASK unless set, and the same call on
-    an unfinished run resumes it.
-
-    With a `TaskConfig` as `task`, which has all settings of the task, `out` must be given. `num_seeds` is `seeds`.
-    The model goes to the repository `push_to_hub` of the Hugging Face hub, a new one may be `private`; if that fails, a
-    `PushError` has the `result`.
-    """
-    given = {name: value for name, value in locals().items() if value is not None and name not in _NOT_OF_TASKS}
-    from maskwright.tasks.config import DEFAULT_RANK, TaskConfig
-
-    if isinstance(lora, bool):
-        given["lora"] = DEFAULT_RANK if lora else None
-    options: dict[str, Any] = {
-        "num_seeds": seeds if num_seeds is None else num_seeds,
-        "settings": list_settings(settings),
-        "overwrite": overwrite,
-        "console": console,
-    }
-    _check_push(push_to_hub, private)
-    if isinstance(task, TaskConfig):
-        if len(given) > 1 or out is None:
-            raise InputError("a TaskConfig has all settings of the task; give it with out, seeds and settings alone")
-        from maskwright.runs.finetune.finetune import finetune as run
-
-        finished = run(task, Path(out), **options)
-    else:
-        finished = _finetune(given, out, head, options)
-    if push_to_hub is not None:
-        from maskwright.runs.hub import push_task
-
-        push_task(finished, push_to_hub, private, console)
-    return finished
-
-
-def _finetune(
-    given: dict[str, Any], out: str | Path | None, head: NLPHead | None, options: dict[str, Any]
-) -> FinishedTask:
-    """`given` are the settings of the task as they came, what is in memory among them."""
-    from maskwright.tasks.config import build_task_config
-    from maskwright.tasks.tables import MEMORY, as_table, is_in_memory
-
-    for name, wish in (("model", "the encoder"), ("train", "labelled examples")):
-        if name not in given:
-            raise InputError(f"finetune needs {name}: {wish}; give {name}=")
-    model, tokenizer = given["model"], given.pop("tokenizer", None)
-    files = {name: given[name] for name in ("train", "validation") if given.get(name) is not None}
-    in_memory = {name: data for name, data in files.items() if is_in_memory(data)}
-    named = {**given, **{name: f"{MEMORY}{name}" for name in in_memory}}
-    if not isinstance(model, str | Path):
-        named["model"] = f"{MEMORY}{type(model).__name__}"
-    config = build_task_config(named)
-    from maskwright.runs.given import name_folder
-
-    folder = Path(out) if out is not None else Path("runs") / f"{name_folder(model)}-{config.task}"
-
-    from maskwright.runs.finetune.finetune import finetune as run
-    from maskwright.runs.finetune.inputs import GivenInputs
-    from maskwright.runs.given import name_model, name_module, take_tokenizer
-    from maskwright.tasks.kinds import find_kind
-
-    columns = find_kind(config.task).tuple_columns
-    tables: dict[str, Any] = {name: as_table(data, f"{MEMORY}{name}", columns) for name, data in in_memory.items()}
-    if not isinstance(model, str | Path) and not hasattr(model, "save_pretrained"):
-        if head is None:
-            raise InputError(
-                f"the model is a {type(model).__name__}, an encoder of your own, which needs a head of its own; give"
-                " head=create_nlp_head(...)"
-            )
-        own = GivenInputs(**tables, encoder=model, tokenizer=take_tokenizer(tokenizer), task_head=head)
-        return run(config.model_copy(update={"model": name_module(model)}), folder, given=own, **options)
-    with name_model(model, tokenizer) as stored:
-        config = config.model_copy(update={"model": stored.name})
-        place = None if stored.name == stored.place else Path(stored.place)
-        return run(config, folder, given=GivenInputs(**tables, model_folder=place, task_head=head), **options)
 
 
 @checks_arguments
@@ -358,11 +213,10 @@ def export(
 
     from maskwright.export.card import CardOptions
     from maskwright.runs.export import ExportOptions, export_model
-    from maskwright.runs.finetune.finetune import say
     from maskwright.runs.given import name_model, name_sources
-    from maskwright.terminal import CleanConsole
+    from maskwright.terminal import CleanConsole, say
 
-    _check_push(push_to_hub, private)
+    check_push(push_to_hub, private)
     if out is None and not isinstance(model, str | Path):
         raise InputError("a model in memory lies in no folder to write beside; give the folder to write as out=")
     shown, folder = console or CleanConsole(), None if out is None else Path(out)
@@ -377,60 +231,6 @@ def export(
 
         push_folder(written, push_to_hub, private, lambda line: say(shown, line), written)
     return written
-
-
-@checks_arguments
-def fill(
-    model: GivenModel,
-    text: str,
-    top_k: int = 5,
-    *,
-    precision: str | None = None,
-    compile: Compile | None = None,
-    tokenizer: Any = None,
-) -> list[list[Candidate]]:
-    """The `top_k` most probable tokens for each masked place of a text, with probabilities."""
-    from maskwright.inference.answers import Answers
-    from maskwright.inference.fill_mask import fill_mask
-    from maskwright.inference.precision import prepare_model
-
-    opened, tokenizer = _open_language_model(model, tokenizer)
-    prepared = prepare_model(opened, precision, is_given=not isinstance(model, str | Path), compile=compile)
-    return Answers(fill_mask(prepared, tokenizer, text, top_k), [text])
-
-
-@checks_arguments
-def generate(
-    model: GivenModel,
-    tokenizer: Any = None,
-    text: str | None = None,
-    max_new_tokens: int = 30,
-    *,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    seed: int = 0,
-) -> str:
-    """A text and its continuation by a causal model: `generate("runs/mine", "Once")`, or a model with its tokenizer.
-
-    Temperature 0 takes the most probable token each time; otherwise tokens are drawn, from the `top_k` best if set.
-    """
-    if text is None and isinstance(model, str | Path) and isinstance(tokenizer, str):
-        tokenizer, text = None, tokenizer
-    if text is None:
-        raise InputError("there is no text to continue; give it as text=")
-    from maskwright.inference.generate import generate as run
-
-    opened = _open_language_model(model, tokenizer)
-    return run(*opened, text, max_new_tokens, temperature=temperature, top_k=top_k, seed=seed)
-
-
-def _open_language_model(model: GivenModel, tokenizer: Any) -> tuple[MaskedLanguageModel, Any]:
-    from maskwright.inference.loading import load_language_model
-    from maskwright.runs.model import load_model
-
-    if isinstance(model, str | Path) and tokenizer is None:
-        return load_model(str(model))
-    return load_language_model(model, tokenizer)
 
 
 @checks_arguments
@@ -495,11 +295,11 @@ def _check_purpose(purpose: str | None, given: Mapping[str, Any]) -> None:
             raise InputError(f"{name_option(name)} {reason}; leave it out")
 
 
-def _check_push(repo: str | None, private: bool) -> None:
+def check_push(repo: str | None, private: bool) -> None:
     """Before any work is done."""
     if repo is not None:
-        from maskwright.runs.hub import check_push
+        from maskwright.runs.hub import check_login
 
-        check_push(repo)
+        check_login(repo)
     elif private:
         raise InputError(f"private is for {name_option('push_to_hub')}; give both, or leave it out")

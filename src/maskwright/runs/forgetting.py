@@ -19,9 +19,10 @@ from maskwright.storage import read_json, read_record, write_text
 from maskwright.suggestions import OVERWRITE
 from maskwright.text.quality import list_texts
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.callbacks import Callback, Metrics, write_weights
+from maskwright.training.callbacks import write_weights
 from maskwright.training.distributed.world import World
 from maskwright.training.held_out import Evaluation, evaluate
+from maskwright.training.loop import Callback, Metrics
 
 MEASURED_SHARE = 0.5
 """The share of general texts, by lowest hashes, that is used for evaluation; the others may be trained on."""

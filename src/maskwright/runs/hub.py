@@ -12,10 +12,10 @@ from maskwright.errors import InputError, RunError
 from maskwright.runs.adapt import Adapted
 from maskwright.runs.export import HUGGING_FACE, SENTENCE_TRANSFORMERS, ExportOptions, export_model
 from maskwright.runs.finetune.finetune import FinishedTask
-from maskwright.runs.finetune.finetune import say as say_on
 from maskwright.runs.texts import Say
 from maskwright.suggestions import name_option
 from maskwright.terminal import CleanConsole
+from maskwright.terminal import say as say_on
 from maskwright.training.distributed.world import is_main_process
 
 _PUSH = name_option("push_to_hub")
@@ -34,7 +34,7 @@ class PushError(RunError):
         self.result = result
 
 
-def check_push(repo: str) -> None:
+def check_login(repo: str) -> None:
     """Refuse a push that could not succeed, before the work is done; nothing is asked over the network."""
     from huggingface_hub import constants, get_token
     from huggingface_hub.errors import HFValidationError

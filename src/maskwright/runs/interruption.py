@@ -20,9 +20,9 @@ from maskwright.runs.folder import RunFolder
 from maskwright.sections.training import TrainingConfig
 from maskwright.storage import is_full
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.callbacks import Callback, Metrics
 from maskwright.training.checkpoints import Retention, free_oldest, is_checkpoint
 from maskwright.training.distributed.world import describe_missing_process, find_dead_process
+from maskwright.training.loop import Callback, Metrics
 from maskwright.training.trainer import Trainer
 
 Result = TypeVar("Result")

@@ -22,6 +22,7 @@ from maskwright.objectives.distillation import Student
 from maskwright.objectives.masked_lm import (
     Build,
     CausalLanguageModel,
+    DiffusionLanguageModel,
     HybridLanguageModel,
     MaskedLanguageModel,
     load_masked_lm,
@@ -47,6 +48,14 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
     """A new model, or the one to continue from with this run's masking and head dropout."""
     check_objective(config)
     torch.manual_seed(config.run.seed)
+    model = _build_model(config, tokenizer)
+    model.masker = build_masker(
+        model.vocab_size, tokenizer.mask_token_id, tokenizer.all_special_ids, **_masking_options(config)
+    )
+    return model
+
+
+def _build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
     if config.model.from_ is not None:
         return _continue_model(config, tokenizer, config.model.from_)
     if config.distillation.teacher is not None:
@@ -65,7 +74,6 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
         "mlm_head_dropout": config.model.mlm_head_dropout,
         "layer_norm_eps": encoder.norm_eps,
         "seed": config.run.seed,
-        **_masking_options(config),
     }
     if config.training.mode == "rtd":
         return ReplacedTokenDetection(
@@ -80,8 +88,7 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
 
 def _build_student(config: Config, tokenizer: Tokenizer, teacher_name: str) -> MaskedLanguageModel:
     teacher = load_teacher(config)
-    masking = {"special_token_ids": tokenizer.all_special_ids, **_masking_options(config)}
-    student = build_student(config, teacher, masking)
+    student = build_student(config, teacher, {"special_token_ids": tokenizer.all_special_ids})
     _check_fits(teacher, config, tokenizer, teacher_name)
     return student
 
@@ -136,13 +143,11 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
     if config.distillation.teacher is not None:
         assert isinstance(model, Student)
         _check_fits(model.teacher, config, tokenizer, config.distillation.teacher)
-    model.mask_ratio = config.masking.ratio
+    if not isinstance(model, DiffusionLanguageModel):
+        model.mask_ratio = config.masking.ratio
     model.mlm_head_dropout = config.model.mlm_head_dropout
     model.seed = config.run.seed
     model.special_token_ids = tuple(tokenizer.all_special_ids)
-    model.masker = build_masker(
-        model.vocab_size, tokenizer.mask_token_id, tokenizer.all_special_ids, **_masking_options(config)
-    )
     return model
 
 
@@ -204,6 +209,9 @@ def _masking_options(config: Config) -> dict[str, Any]:
         "unchanged_ratio": masking.unchanged_ratio,
         "span_p": masking.span_p,
         "span_max_words": masking.span_max_words,
+        "exponent": masking.exponent,
+        "update_every_steps": masking.update_every_steps,
+        "loss_decay": masking.loss_decay,
     }
 
 
@@ -361,11 +369,30 @@ def check_objective(config: Config) -> None:
             f"pairs.task={config.pairs.task} is an addition to masked language modelling; set training.mode=mlm and no"
             " phases, or unset it"
         )
+    if config.masking.strategy == "adaptive" and (mode == "rtd" or config.pairs.task or config.distillation.teacher):
+        raise InputError(
+            "masking.strategy=adaptive follows the loss of masked tokens alone; set masking.strategy to another one, or"
+            " train with training.mode mlm or hybrid, without pairs.task and without a teacher"
+        )
     if config.objective and mode != "mlm":
         raise InputError(
             f"training.mode is {mode} and objective has phases, each with a mode of its own; remove training.mode, or"
             " set objective=[]"
         )
+    if mode == "diffusion":
+        _check_masking_unset(config)
+
+
+def _check_masking_unset(config: Config) -> None:
+    """Diffusion masks in its own way: settings of masking have no effect. Those of a recipe may stay."""
+    recipe = {} if config.preset is None else read_recipe(config.preset).get("masking", {})
+    for name, own in type(config.masking).model_fields.items():
+        value = getattr(config.masking, name)
+        if value not in (own.default, recipe.get(name)):
+            raise InputError(
+                f"masking.{name} is {value}, but training.mode=diffusion masks single tokens by a share of its own for"
+                " each sample; leave it out"
+            )
 
 
 def choose_kind(config: Config) -> Build:
@@ -386,6 +413,8 @@ def choose_kind(config: Config) -> Build:
         )
     if training.mode == "hybrid":
         return partial(HybridLanguageModel, causal_share=training.causal_share)
+    if training.mode == "diffusion":
+        return partial(DiffusionLanguageModel, min_share=config.diffusion.min_share)
     return CausalLanguageModel if training.mode == "clm" else MaskedLanguageModel
 
 
@@ -409,6 +438,7 @@ def describe_objective(config: Config) -> str:
     if config.distillation.teacher is not None:
         mode = f"{mode} and {config.distillation.objective}'s of {config.distillation.teacher}"
     if not config.objective:
-        return mode if mode == "clm" else f"{mode}, {masking}"
+        unmasked = {"clm": mode, "diffusion": f"{mode}, masking any share of each sample"}
+        return unmasked.get(mode, f"{mode}, {masking}")
     phases = [f"{phase.mode} until {phase.until or 1:.0%}" for phase in config.objective]
     return f"{', then '.join(phases)}, {masking}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from maskwright.runs.folder import RunFolder
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.batches import Batches
-from maskwright.training.callbacks import Callback, Metrics
 from maskwright.training.checkpoints import Retention
+from maskwright.training.loop import Callback, Metrics
 
 
 class RunPaused(Exception):  # noqa: N818 (no error)

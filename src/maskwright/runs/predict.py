@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 import hashlib
-import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
-from rich.status import Status
 from torch import nn
 
 from maskwright.errors import InputError, InputWarning
 from maskwright.inference.answers import MOST_SHOWN, Answers
 from maskwright.inference.kept_answers import KeptAnswers, keep_answers
 from maskwright.inference.kinds import resolve_kind
-from maskwright.inference.outputs import AnswerColumns, check_output
+from maskwright.inference.outputs import VECTORS, AnswerColumns, check_output
 from maskwright.inference.pipeline import Pipeline, describe_gaps, pipeline
 from maskwright.inference.precision import Compile
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.ownership import owning
 from maskwright.runs.given import GivenModel, name_module
 from maskwright.runs.predict_on_ray import PredictorSettings, RayPredictors
+from maskwright.runs.progress import Reading, show_progress
 from maskwright.runs.ray_cluster import names_ray
 from maskwright.runs.rows import AskedRow, AskedRows, RowOptions, describe_files, find_rows, read_keep_columns
 from maskwright.suggestions import OUT, checks_arguments
-from maskwright.terminal import CleanConsole
+from maskwright.terminal import CleanConsole, say
 from maskwright.text.corpus import ReadingReport
 
-Value = TypeVar("Value")
 _VECTOR_KIND = "embed"
 _HASH_BYTES = 6
 _CPU_PART = (2_500, 1 << 18)
 _GPU_PART = (100_000, 1 << 24)
 """Rows and characters of a part, half a minute of work or less: as much as a killed command has to do again."""
-_PLAIN_INTERVAL_S = 10.0
-_LIVE_INTERVAL_S = 0.2
-_MINUTE_S, _HOUR_S = 60, 3600
 
 
 @dataclass(frozen=True)
@@ -55,6 +50,10 @@ class _Output:
     def check(self) -> None:
         check_output(self.path, self.overwrite, self.has_vectors, self.keeps_columns)
 
+    def check_vectors(self, example: Mapping[str, Any]) -> None:
+        """Whether a model that is loaded gives what the file can hold."""
+        check_output(self.path, self.overwrite, VECTORS in example, self.keeps_columns)
+
 
 @checks_arguments
 def predict(
@@ -66,6 +65,7 @@ def predict(
     target: Sequence[str] | None = None,
     pooling: str | None = None,
     normalize: bool = False,
+    role: str | None = None,
     aggregation: str | None = None,
     label: Sequence[str] | None = None,
     hypothesis: str | None = None,
@@ -110,6 +110,7 @@ def predict(
         "targets": target,
         "pooling": pooling,
         "normalize": normalize or None,
+        "role": role,
         "aggregation": aggregation,
         "labels": label,
         "hypothesis": hypothesis,
@@ -134,6 +135,8 @@ def predict(
         compile=compile if on is None else None,
         **settings,
     )
+    if output is not None:
+        output.check_vectors(predictor.kind.example)
     if on is None and predictor.precision is not None and predictor.precision.name != "fp32":
         (console or CleanConsole(stderr=True)).print(f"precision: {predictor.precision}", highlight=False)
     if predictor.compilation is not None and (compile is not None or _is_on_gpu(predictor)):
@@ -291,7 +294,7 @@ class _Work:
         return Reading(self._predictor.num_tokens, self._share)
 
     def _say(self, text: str) -> None:
-        _print(self._console, text)
+        say(self._console, text)
 
     def _warn(self, num_gaps: int, num_rows: int, nothing: str) -> None:
         sentences = self._report.warnings(self._asked.source)
@@ -300,82 +303,6 @@ class _Work:
             sentences.append(f"{name}{describe_gaps(self._predictor.kind, num_gaps, num_rows)} {nothing}")
         for sentence in sentences:
             warnings.warn(sentence, InputWarning, stacklevel=4)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What is known of a long prediction beside the number of answers."""
-
-    num_tokens: int = 0
-    share: float | None = None
-    """Of all there is to answer; None: nobody knows."""
-
-
-def show_progress(
-    values: Iterable[Value],
-    console: Console,
-    noun: str,
-    read: Callable[[], Reading] = Reading,
-    num_before: int = 0,
-) -> Iterator[Value]:
-    """The values as they are, counted on the console, with a closing line; `num_before` were there already.
-
-    On a terminal that is a line that changes, in a file now and then a new one.
-    """
-    begin = last = time.monotonic()
-    first_share: float | None = None
-    count = 0
-    status = Status("starting", console=console) if console.is_terminal else None
-    interval = _LIVE_INTERVAL_S if status else _PLAIN_INTERVAL_S
-    if status:
-        status.start()
-    try:
-        for value in values:
-            count += 1
-            yield value
-            now, reading = time.monotonic(), read()
-            if first_share is None:
-                first_share = reading.share if num_before else 0.0
-            if now - last >= interval:
-                last = now
-                line = _describe_speed(count, num_before, now - begin, noun, reading)
-                line += _describe_rest(reading.share, first_share, now - begin)
-                if status:
-                    status.update(line)
-                else:
-                    _print(console, line)
-    finally:
-        if status:
-            status.stop()
-    _print(console, _describe_speed(count, num_before, time.monotonic() - begin, noun, read()))
-
-
-def _describe_speed(count: int, num_before: int, elapsed_s: float, noun: str, reading: Reading) -> str:
-    speed = f"{count / max(elapsed_s, 1e-9):,.0f} a second"
-    if reading.num_tokens:
-        speed += f", {reading.num_tokens / max(elapsed_s, 1e-9):,.0f} tokens a second"
-    before = f" after {num_before:,} that were kept" if num_before else ""
-    return f"{count:,} {noun}s in {elapsed_s:,.1f} s{before}, {speed}"
-
-
-def _describe_rest(share: float | None, first_share: float | None, elapsed_s: float) -> str:
-    if share is None:
-        return ""
-    done = share - (first_share or 0.0)
-    left = f", about {_describe_time(elapsed_s * (1.0 - share) / done)} left" if done > 0 else ""
-    return f"; {share:.0%}{left}"
-
-
-def _describe_time(seconds: float) -> str:
-    if seconds < _MINUTE_S:
-        return f"{seconds:.0f} s"
-    if seconds < _HOUR_S:
-        return f"{seconds // _MINUTE_S:.0f} min {seconds % _MINUTE_S:.0f} s"
-    return f"{seconds // _HOUR_S:.0f} h {seconds % _HOUR_S // _MINUTE_S:.0f} min"
-
-
-def _print(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _is_on_gpu(predictor: Pipeline[Any, Any]) -> bool:

@@ -15,8 +15,8 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.folder import RunFolder
 from maskwright.storage import append_text, open_regular, write_text
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.callbacks import Callback, Metrics
 from maskwright.training.held_out import EVALUATION_RATIO
+from maskwright.training.loop import Callback, Metrics
 
 _MOST_READ_BYTES = 2**22
 

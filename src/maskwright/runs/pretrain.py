@@ -20,36 +20,36 @@ from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
 from maskwright.inference.visualize import PredictionView, build_prediction_view
 from maskwright.masking.strategies import compute_mask_ratio
-from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER
 from maskwright.objectives.distillation import Student
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import DiffusionLanguageModel, MaskedLanguageModel
 from maskwright.objectives.objective import Objective
 from maskwright.runs.callbacks import DivergenceWatch, MetricsLog, PeriodicCheckpoints, RollBack
 from maskwright.runs.duration import DurationNotice, suggest_shorter_run
 from maskwright.runs.folder import RunFolder, find_run, own_run
 from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
-from maskwright.runs.insight import look_into, write_insight
+from maskwright.runs.insight import look_into, read_parts_of_speech, write_insight
 from maskwright.runs.interruption import GracefulStop, LastWrites, ending_in_order
 from maskwright.runs.model import TrainedModel, build_model, describe_objective, describe_start, fit_row_length
 from maskwright.runs.next_commands import suggest_commands
 from maskwright.runs.pause import PauseAt
 from maskwright.runs.predictions import PredictionLog
 from maskwright.runs.report import build_run_cell, format_figures, write_report
-from maskwright.runs.run_store import RunStore, fetch_checkpoint
+from maskwright.runs.resume import find_checkpoint, resume
+from maskwright.runs.run_store import RunStore
 from maskwright.runs.teacher_figures import measure_teacher
 from maskwright.runs.upload import open_store, uploading
 from maskwright.sections.data import BUILTIN_CORPUS
-from maskwright.stores import is_store_url, parse_url
-from maskwright.suggestions import OVERWRITE
-from maskwright.terminal import CleanConsole
+from maskwright.tasks.ner.examples import RawSentence
+from maskwright.terminal import CleanConsole, say, warn
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.callbacks import Callback, EarlyStopping
-from maskwright.training.checkpoints import Retention, clear_leftovers, find_resumable, is_checkpoint
+from maskwright.training.callbacks import EarlyStopping
+from maskwright.training.checkpoints import Retention, clear_leftovers
 from maskwright.training.compute.device import choose_device
 from maskwright.training.compute.precision import check_precision
 from maskwright.training.distributed.world import World, join_world, leave_world
 from maskwright.training.held_out import EVALUATION_RATIO, choose_token_loss, evaluate, evaluate_unigram
+from maskwright.training.loop import Callback
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import build_trackers, check_trackers
 from maskwright.training.trainer import Trainer
@@ -116,14 +116,14 @@ def _run(
 ) -> FinishedRun:
     world = join_world(device.type == "cuda", config.training.dead_process_seconds)
     console.quiet |= not world.is_main
-    say = partial(_say, console, style="")
+    tell = partial(say, console)
     with world.naming_the_departed(), ExitStack() as ownership:
         folder = Path(config.run.out) / config.run.name
-        world.main_first(lambda: ownership.enter_context(own_run(folder, "run.name", say, world.is_main)))
-        config = world.main_first(lambda: fit_row_length(config, say))
-        store = open_store(config, overwrite, world, say)
+        world.main_first(lambda: ownership.enter_context(own_run(folder, "run.name", tell, world.is_main)))
+        config = world.main_first(lambda: fit_row_length(config, tell))
+        store = open_store(config, overwrite, world, tell)
         start = world.main_first(lambda: _begin(config, overwrite, world, console, store))
-        with uploading(store, start.run, config, world, say):
+        with uploading(store, start.run, config, world, tell):
             finished = _train(config, start, world, console, pause_at)
         world.sum_facts([0.0])  # who left while another still writes would be taken for dead
     leave_world()
@@ -142,20 +142,21 @@ class _Start:
     """Of the training text, (V,)."""
     general: PackedLoader | None
     """General text, if forgetting is measured."""
+    tagged: list[RawSentence]
+    """Sentences with parts of speech, if `data.parts_of_speech` names some."""
 
 
 def _begin(config: Config, overwrite: bool, world: World, console: Console, store: RunStore | None) -> _Start:
     overwrite = overwrite and world.is_main
     _check_settings(config)
     run = find_run(config, overwrite)
+    tagged = read_parts_of_speech(config.data.parts_of_speech)
 
-    def warn(text: str) -> None:
-        _say(console, f"warning: {text}")
-
-    data = load_data(config, None if overwrite else run.tokenizer, warn)
-    general = load_general_text(config, data.tokenizer, warn)
+    data = load_data(config, None if overwrite else run.tokenizer, partial(warn, console))
+    general = load_general_text(config, data.tokenizer, partial(warn, console))
     model = build_model(config, data.tokenizer)
     token_counts = torch.from_numpy(count_tokens(data.train, model.vocab_size))
+    model.set_token_counts(token_counts)
     if model.evaluates_causally:  # the end of each segment is a next token too
         token_counts[data.tokenizer.sep_token_id] += data.train.shards.num_documents * (data.train.num_specials - 1)
     unigram_loss = evaluate_unigram(model, data.validation.epoch(0), token_counts)
@@ -164,7 +165,7 @@ def _begin(config: Config, overwrite: bool, world: World, console: Console, stor
         clear_leftovers(run.checkpoints)
         if store is not None and overwrite:
             store.clear()
-    return _Start(run, data, model, unigram_loss, token_counts, general)
+    return _Start(run, data, model, unigram_loss, token_counts, general, tagged)
 
 
 def _check_settings(config: Config) -> None:
@@ -184,7 +185,7 @@ def _train(config: Config, start: _Start, world: World, console: Console, pause_
     train = start.data.train.for_rank(world.rank, world.size)
     validation = start.data.validation.for_rank(world.rank, world.size)
     trainer = build_trainer(config, start.model)
-    _resume(config, trainer, run, console)
+    resume(config, trainer, run, console)
     _introduce(config, trainer, run, train, validation, console)
     guard = None
     if start.general is not None:
@@ -203,7 +204,7 @@ def _train(config: Config, start: _Start, world: World, console: Console, pause_
     with watch.naming_good_checkpoint():
         trainer.fit(train, validation, callbacks=[_build_notice(config, train, console), *callbacks])
 
-    model, last = start.model, LastWrites(run, trainer, config.training, lambda text: _say(console, f"warning: {text}"))
+    model, last = start.model, LastWrites(run, trainer, config.training, partial(warn, console))
     if world.is_main:
         last.keep(lambda: model.save_pretrained(run.model, tokenizer))
     figures = _evaluate(config, trainer, train, validation, start.unigram_loss)
@@ -218,12 +219,12 @@ def _train(config: Config, start: _Start, world: World, console: Console, pause_
         predictions = build_prediction_view(model, shown, tokenizer, len(shown.input_ids), mask_ratio=EVALUATION_RATIO)
     insight = None
     if isinstance(model, MaskedLanguageModel) and world.size == 1 and config.training.final_evaluation:
-        insight = look_into(model, validation.epoch(0), start.token_counts, tokenizer)
+        insight = look_into(model, validation.epoch(0), start.token_counts, tokenizer, start.tagged)
     if world.is_main:
         if insight is not None:
             last.write(lambda: write_insight(run, insight), 0)
         for note in last.write(lambda: write_report(run, config, figures, predictions, insight), 0):
-            _say(console, f"note: {note}")
+            say(console, f"note: {note}", "yellow")
         last.write(lambda: run.write_final(figures), 0)
     is_builtin = config.data.train == BUILTIN_CORPUS
     commands = suggest_commands(model, tokenizer, run.path, predictions, is_builtin)
@@ -235,9 +236,7 @@ def _build_notice(config: Config, train: PackedLoader, console: Console) -> Dura
         return train.first_rows(num_rows).map_fields(lambda field: field[:, :_TIMED_LENGTH])
 
     shorter = suggest_shorter_run(config)
-    return DurationNotice(
-        build_rows, train.rows_per_batch, train.row_length, shorter, lambda text: _say(console, text, style="")
-    )
+    return DurationNotice(build_rows, train.rows_per_batch, train.row_length, shorter, partial(say, console))
 
 
 def _choose_samples(loader: PackedLoader) -> list[int]:
@@ -247,20 +246,19 @@ def _choose_samples(loader: PackedLoader) -> list[int]:
     return sorted(nearest.tolist())[:: max(1, len(nearest) // _NUM_SHOWN)][:_NUM_SHOWN]
 
 
-def _say(console: Console, text: str, style: str = "yellow") -> None:
-    """Print a line unchanged: no wrapping, no markup."""
-    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
-
-
 def build_trainer(config: Config, model: TrainedModel) -> Trainer:
     masking = config.masking
     final_ratio = masking.ratio if masking.final_ratio is None else masking.final_ratio
+
+    def compute_ratio(progress: float) -> float:
+        return compute_mask_ratio(masking.ratio_schedule, masking.ratio, final_ratio, progress)
+
     return Trainer(
         model,
         config.optimizer,
         config.schedule,
         config.training,
-        mask_ratio=lambda progress: compute_mask_ratio(masking.ratio_schedule, masking.ratio, final_ratio, progress),
+        mask_ratio=None if isinstance(model, DiffusionLanguageModel) else compute_ratio,
         seed=config.run.seed,
     )
 
@@ -303,56 +301,6 @@ def build_callbacks(
     return callbacks
 
 
-def _resume(config: Config, trainer: Trainer, run: RunFolder, console: Console) -> None:
-    if not resume_newest(trainer, run, console) and config.training.keep_optimizer:
-        trainer.continue_from(find_checkpoint(config.model.from_), optimizer="kept")
-
-
-def resume_newest(trainer: Trainer, run: RunFolder, console: Console) -> bool:
-    """Resume from the newest checkpoint; False if there is none."""
-    checkpoint, problems = find_resumable(run.checkpoints)
-    _check_same_everywhere(checkpoint, trainer.world, run)
-    if checkpoint is None and problems:
-        raise InputError(
-            f"{run.path} has no whole checkpoint to go on from: {'; '.join(problems)}; restore one of them, or add"
-            f" {OVERWRITE} to begin anew (nothing in the folder was changed)"
-        )
-    for problem in problems:
-        _say(console, f"warning: {problem}; falling back to an earlier one")
-    if checkpoint is not None:
-        trainer.load_checkpoint(checkpoint)
-        _say(console, f"resuming {run.path} from step {trainer.state.step}", style="")
-    return checkpoint is not None
-
-
-def _check_same_everywhere(checkpoint: Path | None, world: World, run: RunFolder) -> None:
-    step = 0.0 if checkpoint is None else float(checkpoint.name.removeprefix("step-"))
-    if world.sum_facts([step])[0] != step * world.size:
-        raise InputError(
-            f"the processes see different checkpoints in {run.checkpoints}; the run must be in a folder that all"
-            " machines share"
-        )
-
-
-def find_checkpoint(name: str | None) -> Path:
-    """The checkpoint itself, or the newest of a run; only these hold optimizer state."""
-    problems: list[str] = []
-    place = None
-    if name is not None:
-        place = fetch_checkpoint(parse_url(name)) if is_store_url(name) else Path(name)
-    for folder in () if place is None else (place, place / CHECKPOINTS_FOLDER):
-        checkpoint, found = (folder, []) if is_checkpoint(folder) else find_resumable(folder)
-        if checkpoint is not None:
-            return checkpoint
-        problems += found
-    if problems:
-        raise InputError(f"{name} has no whole checkpoint to go on from: {'; '.join(problems)}; restore one of them")
-    raise InputError(
-        f"training.keep_optimizer needs model.from to be a run or a checkpoint, found {name}; a model alone has no"
-        " optimizer state"
-    )
-
-
 def _introduce(
     config: Config,
     trainer: Trainer,
@@ -380,7 +328,7 @@ def _introduce(
             " train ..."
         )
     for line in lines:
-        _say(console, line, style="")
+        say(console, line)
 
 
 def _evaluate(

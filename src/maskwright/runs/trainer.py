@@ -43,7 +43,7 @@ class Trainer(trainer.Trainer):
         mask_ratio: Callable[[float], float] | None = None,
         seed: int = 0,
     ) -> None:
-        """The arguments after the model are those of `maskwright.training.trainer.Trainer`; a Config is given alone."""
+        """The arguments after the model are those of `TrainingLoop`; a Config is given alone."""
         self.run_config = model if isinstance(model, Config) else None
         if not isinstance(model, Config):
             super().__init__(model, optimizer, schedule, training, mask_ratio=mask_ratio, seed=seed)

@@ -88,10 +88,10 @@ class ScheduleConfig(Section):
 
 
 class TrainingConfig(SynonymsOfTraining):
-    mode: Literal["mlm", "clm", "hybrid", "rtd"] = Field(
+    mode: Literal["mlm", "clm", "hybrid", "rtd", "diffusion"] = Field(
         default="mlm",
-        description="The objective: masked tokens (mlm), next tokens (clm), some samples of each (hybrid), or"
-        " replaced-token detection (rtd).",
+        description="The objective: masked tokens (mlm), next tokens (clm), some samples of each (hybrid),"
+        " replaced-token detection (rtd), or any share of masked tokens (diffusion).",
     )
     causal_share: float = Field(
         default=0.5, ge=0, le=1, description="hybrid: share of samples trained by next-token prediction."

@@ -11,17 +11,15 @@ from maskwright.models.any_encoder import find_max_length
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.batches import Batches
-from maskwright.training.callbacks import Callback
 from maskwright.training.optim.builders import BuiltOptimizer
 
-_AS_ROWS = "create_mlm_dataset(..., batch_size=) makes the batches"
+AS_ROWS = "create_mlm_dataset(..., batch_size=) makes the batches"
 _AS_CONFIG = "training=TrainingConfig(...)"
 TRAINER_INSTEAD = {
     "args": f"TrainingArguments are {_AS_CONFIG}, optimizer=OptimizerConfig(...) and schedule=ScheduleConfig(...)",
     "train_dataset": "give the batches to fit(train, ...)",
     "eval_dataset": "give held-out batches to fit(train, validation=...)",
-    "data_collator": f"the model masks its batches itself; {_AS_ROWS}",
+    "data_collator": f"the model masks its batches itself; {AS_ROWS}",
     "tokenizer": "create_mlm_dataset(text_file, tokenizer) and model.save_pretrained(folder, tokenizer) take it",
     "processing_class": "create_mlm_dataset(text_file, tokenizer) takes the tokenizer",
     "compute_metrics": "a model has its own metrics; add others in on_epoch_end of a Callback",
@@ -34,24 +32,6 @@ TRAINER_INSTEAD = {
     "config": f"use {_AS_CONFIG}; a whole Config is the only argument: Trainer(config).train()",
     "device": "use training=TrainingConfig(device=...)",
 }
-FIT_INSTEAD = {
-    "x": "give the batches as the first argument",
-    "y": "batches hold their labels, or the model makes them by masking",
-    "batch_size": _AS_ROWS,
-    "steps_per_epoch": "use training=TrainingConfig(max_steps=...) of the Trainer",
-    "validation_split": "split the texts, and give the smaller part as validation=",
-    "validation_batch_size": _AS_ROWS,
-    "validation_steps": "use training=TrainingConfig(evaluate_max_batches=...) of the Trainer",
-    "validation_freq": "use training=TrainingConfig(evaluate_every_steps=...) of the Trainer",
-    "shuffle": "loaders of create_mlm_dataset shuffle anew in each epoch; leave it out",
-    "class_weight": "fine-tuning has class weights: maskwright finetune --class-weights",
-    "sample_weight": "texts can have weights: data.train=[{path: ..., weight: 2}]",
-    "resume_from_checkpoint": "call load_checkpoint(folder) before fit",
-    "train_dataset": "give the batches as the first argument",
-    "eval_dataset": "give them as validation=",
-}
-
-
 _PARTS = {
     "optimizer": (
         (OptimizerConfig, BuiltOptimizer),
@@ -66,19 +46,13 @@ def check_parts(model: Any, **parts: Any) -> None:
     """Raise an InputError for an argument of the wrong type, with an example of the right one."""
     if not isinstance(model, Objective):
         raise InputError(
-            f"the model is {_describe(model)}, which has no objective to train; give a MaskedLanguageModel(encoder,"
+            f"the model is {describe(model)}, which has no objective to train; give a MaskedLanguageModel(encoder,"
             " vocab_size, ...) or another objective around an encoder, or a whole Config"
         )
     for name, value in parts.items():
         kinds, example = _PARTS[name]
         if value is not None and not isinstance(value, kinds):
-            raise InputError(f"{name} is {_describe(value)}; expected {example}")
-
-
-def choose_validation(validation: Batches | None, validation_data: Batches | None) -> Batches | None:
-    if validation is not None and validation_data is not None:
-        raise InputError("validation and validation_data are both given; they are one argument, keep one of them")
-    return validation_data if validation is None else validation
+            raise InputError(f"{name} is {describe(value)}; expected {example}")
 
 
 def check_batches(name: str, batches: Any) -> None:
@@ -90,7 +64,7 @@ def check_batches(name: str, batches: Any) -> None:
     if isinstance(batches, Mapping):
         raise InputError(f"{name} is a dictionary, which is one batch; give a list of batches, such as [batch]")
     if not isinstance(batches, Iterable) and not hasattr(batches, "__getitem__"):
-        raise InputError(f"{name} is {_describe(batches)}; expected batches, as create_mlm_dataset makes them")
+        raise InputError(f"{name} is {describe(batches)}; expected batches, as create_mlm_dataset makes them")
 
 
 def check_number(name: str, value: Any) -> None:
@@ -98,22 +72,8 @@ def check_number(name: str, value: Any) -> None:
         raise InputError(f"{name} is {value!r}; expected a whole number")
 
 
-def list_callbacks(callbacks: Any) -> list[Callback]:
-    """One callback, several or none, as a list; callbacks of other frameworks are refused."""
-    several = [callbacks] if isinstance(callbacks, Callback) else callbacks or []
-    several = list(several) if isinstance(several, Iterable) else [several]
-    for callback in several:
-        if isinstance(callback, type):
-            raise InputError(f"a callback is the class {callback.__name__}; make one of it: {callback.__name__}(...)")
-        if not isinstance(callback, Callback):
-            raise InputError(
-                f"a callback is {_describe(callback)}; expected ModelCheckpoint, EarlyStopping, TensorBoard or another"
-                " subclass of maskwright.Callback"
-            )
-    return several
-
-
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
+    """A value, or the kind of thing that it is, in words for an error."""
     if isinstance(value, str | int | float | bool | None):
         return repr(value)
     kind = type(value)

@@ -1,7 +1,4 @@
-"""Callbacks: hooks of the training loop. Override the hooks you need.
-
-Their names and arguments are those of Keras where Keras has them.
-"""
+"""Callbacks for checkpoints, early stopping and TensorBoard, with the names and arguments of Keras."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,11 +16,8 @@ from maskwright.errors import InputError
 from maskwright.objectives.loss import as_sum
 from maskwright.storage import count_free_bytes, naming, restore_folder, whole_folder
 from maskwright.suggestions import refuse_arguments
+from maskwright.training.loop import Callback, Metrics, TrainingLoop
 
-if TYPE_CHECKING:
-    from maskwright.training.trainer import Trainer
-
-Metrics = Mapping[str, float]
 Mode = Literal["auto", "min", "max"]
 _BETTER: dict[str, Literal["min", "max"]] = {
     **dict.fromkeys(("loss", "perplexity", "error"), "min"),
@@ -35,41 +29,6 @@ _MOST_PENDING = 1_000
 _BLOCK_BYTES, _EVENT_BYTES = 4_096, 256
 """More than a scalar takes in TensorBoard's file, which grows by blocks of the disk."""
 _NO_SILENCE = "fit(verbose=True) shows the run's progress; to be told more, override a hook of Callback"
-
-
-class Callback:
-    """Hooks of the training loop; `trainer` gives the model and the state, `trainer.stop_training = True` ends the run.
-
-    Metrics of a single step stay on the device; `on_log` gets them as numbers every `log_every_steps` and at the end
-    of an epoch.
-    """
-
-    trainer: Trainer
-    on_every_rank = False
-    """Whether all processes call it, not only the main one; needed to save checkpoints or to evaluate."""
-
-    def on_train_begin(self) -> None: ...
-
-    def on_step_end(self, step: int) -> None: ...
-
-    def on_log(self, metrics: Metrics) -> None: ...
-
-    def on_evaluation(self, metrics: Metrics) -> None:
-        """After an evaluation inside an epoch (`evaluate_every_steps`)."""
-
-    def on_epoch_evaluation_begin(self) -> None:
-        """The steps of an epoch are done, and its evaluation begins."""
-
-    def on_epoch_end(self, epoch: int, metrics: Metrics) -> None: ...
-
-    def on_train_end(self) -> None:
-        """The model has its final weights."""
-
-    def on_warning(self, message: str) -> None:
-        """A warning for the user, such as a checkpoint that could not be written."""
-
-    def close(self) -> None:
-        """Called last, also when the run ended with an error."""
 
 
 class ModelCheckpoint(Callback):
@@ -135,7 +94,7 @@ class ModelCheckpoint(Callback):
             ) from error
 
 
-def write_weights(trainer: Trainer, folder: Path) -> None:
+def write_weights(trainer: TrainingLoop, folder: Path) -> None:
     """Replace the model in a folder with the current one; if the disk is full, as soon as there is room."""
     snapshot = trainer.model.snapshot()
 

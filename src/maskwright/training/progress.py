@@ -8,8 +8,8 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from maskwright.terminal import CleanConsole
-from maskwright.training.callbacks import Callback, Metrics
+from maskwright.terminal import CleanConsole, say, warn
+from maskwright.training.loop import Callback, Metrics
 from maskwright.training.notebook import NotebookView
 
 _PLAIN_INTERVAL_S = 10.0
@@ -71,7 +71,7 @@ class ProgressDisplay(Callback):
         elif self._view is not None:
             self._view.show(progress, line)
         else:
-            self._print(line)
+            say(self.console, line)
 
     def on_epoch_end(self, epoch: int, metrics: Metrics) -> None:
         self._measure(f"epoch {epoch + 1} done", metrics)
@@ -82,13 +82,13 @@ class ProgressDisplay(Callback):
     def _measure(self, moment: str, metrics: Metrics) -> None:
         line = f"{moment}  {_format_measured(metrics)}"
         if self._view is None:
-            self._print(line)
+            say(self.console, line)
             return
         self._view.add(self.trainer.state.step, {name: value for name, value in metrics.items() if name[:4] == "val_"})
         self._view.add_line(line)
 
     def on_warning(self, message: str) -> None:
-        self.console.print(f"warning: {message}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        warn(self.console, message)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -97,9 +97,6 @@ class ProgressDisplay(Callback):
         if self._view is not None:
             self._view.close()
             self._view = None
-
-    def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _format_measured(metrics: Metrics) -> str:

@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 from maskwright.config import flatten
 from maskwright.errors import InputError, RunError
 from maskwright.storage import read_json, write_text
-from maskwright.training.callbacks import Callback, Metrics, TensorBoard
+from maskwright.training.callbacks import TensorBoard
+from maskwright.training.loop import Callback, Metrics
 
 PROJECT = "maskwright"
 """Runs are grouped under this name, unless the tracker's own environment variable gives another."""

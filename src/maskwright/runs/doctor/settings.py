@@ -15,7 +15,7 @@ from maskwright.models.any_encoder import find_hidden_size
 from maskwright.runs.doctor.findings import Finding, format_bytes
 from maskwright.runs.doctor.memory import MemoryNeed
 from maskwright.runs.model import TrainedModel, describe_start
-from maskwright.runs.pretrain import find_checkpoint
+from maskwright.runs.resume import find_checkpoint
 from maskwright.runs.run_store import RunStore
 from maskwright.sections.training import TrainingConfig
 from maskwright.text.tokenizer.tokenizer import Tokenizer

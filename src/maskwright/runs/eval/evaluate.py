@@ -203,7 +203,7 @@ def _measure(model: MaskedLanguageModel, scores: SampleScores) -> ItemScores:
 
 
 def _compute_totals(model: MaskedLanguageModel, scores: SampleScores) -> dict[str, float]:
-    sums = (scores.loss_sums, scores.num_questions, scores.num_correct)
-    metrics = model.compute_metrics([float(values.sum()) for values in sums])
-    evaluation = Evaluation(metrics, int(scores.num_questions.sum()))
-    return {**metrics, "perplexity": evaluation.perplexity, "questions": evaluation.num_masked}
+    count = float(scores.num_questions.sum())
+    metrics = {"loss": scores.loss_sums.sum() / count, model.accuracy_name: scores.num_correct.sum() / count}
+    evaluation = Evaluation({name: float(value) for name, value in metrics.items()}, int(count))
+    return {**evaluation.metrics, "perplexity": evaluation.perplexity, "questions": evaluation.num_masked}

@@ -19,7 +19,7 @@ from maskwright.evaluation.statistics import Floats
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.runs.eval.glue_files import TaskFiles, find_tasks, write_files
 from maskwright.runs.eval.glue_report import GlueReport, build_glue_report
-from maskwright.runs.finetune.finetune import TASK_FILE, finetune, say
+from maskwright.runs.finetune.finetune import TASK_FILE, finetune
 from maskwright.runs.finetune.inputs import GivenInputs
 from maskwright.runs.finetune.settings import build_run_config, list_seed_folders
 from maskwright.runs.folder import RunFolder, find_changes
@@ -33,6 +33,7 @@ from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.model import TaskModel, answer_examples
 from maskwright.tasks.new_model import load_pretrained
 from maskwright.tasks.sequence.classification import Classification
+from maskwright.terminal import say
 from maskwright.training.compute.device import choose_device
 
 DEFAULT_OUT = Path("runs") / "glue"

@@ -33,21 +33,23 @@ from maskwright.runs.finetune.settings import (
 from maskwright.runs.folder import RunFolder, find_run, own_run
 from maskwright.runs.interruption import LastWrites, ending_in_order
 from maskwright.runs.next_commands import suggest_prediction
-from maskwright.runs.pretrain import build_callbacks, resume_newest
+from maskwright.runs.pretrain import build_callbacks
 from maskwright.runs.report import build_run_cell
+from maskwright.runs.resume import resume_newest
 from maskwright.suggestions import OUT, OVERWRITE
 from maskwright.tasks.config import TaskConfig, load_task_config
 from maskwright.tasks.loader import TaskBatch, TaskLoader
 from maskwright.tasks.model import Answers, TaskModel, answer_examples
 from maskwright.tasks.new_model import choose_learning_rate, measure_weights
 from maskwright.tasks.retrieval.settings import DENSE
-from maskwright.terminal import CleanConsole
+from maskwright.terminal import CleanConsole, say
 from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
-from maskwright.training.callbacks import Callback, EarlyStopping, Metrics
+from maskwright.training.callbacks import EarlyStopping
 from maskwright.training.checkpoints import clear_leftovers, remove_checkpoints
 from maskwright.training.compute.device import choose_device
 from maskwright.training.compute.precision import check_precision
 from maskwright.training.distributed.world import World, join_world, leave_world
+from maskwright.training.loop import Callback, Metrics
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import check_trackers
 from maskwright.training.trainer import Trainer
@@ -205,7 +207,7 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
 
     def begin() -> TaskModel:
         find_run(config, session.overwrite)
-        model = inputs.build_model(seed)
+        model = inputs.build_model(seed, partial(say, session.console))
         if world.is_main:
             run.begin(config, inputs.tokenizer, inputs.fingerprint, session.overwrite)
             inputs.config.save(run.path / TASK_FILE)
@@ -333,8 +335,3 @@ def _build_figures(model: TaskModel, answers: Answers, trainer: Trainer, inputs:
         "parameters": sum(param.numel() for param in model.parameters()),
     }
     return figures
-
-
-def say(console: Console, text: str) -> None:
-    """Print a line unchanged: no wrapping, no markup."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from maskwright.errors import InputError, InputWarning
+from maskwright.inference.loading import find_kind
 from maskwright.inference.precision import Compile
 from maskwright.inference.search.index_folder import (
     LEXICAL,
@@ -33,15 +34,14 @@ from maskwright.inference.search.index_folder import (
 )
 from maskwright.inference.search.lexical import BM25, LexicalIndex, check_bm25
 from maskwright.inference.search.quantized import FLOAT, STORES, Array
-from maskwright.inference.search.retriever import Retriever, check_options, find_kind, open_retriever
+from maskwright.inference.search.retriever import Retriever, check_options, open_retriever
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.ownership import owning
-from maskwright.runs.finetune.finetune import say
-from maskwright.runs.predict import Reading, show_progress
+from maskwright.runs.progress import Reading, show_progress
 from maskwright.storage import whole_folder
 from maskwright.suggestions import OUT, OVERWRITE, checks_arguments, name_option, refuse_below, suggest
 from maskwright.tasks.retrieval.collection import ID_COLUMNS, TITLE_COLUMN, find_corpus, is_collection
-from maskwright.terminal import CleanConsole
+from maskwright.terminal import CleanConsole, say
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.files import hash_file
 from maskwright.text.in_memory import TEXT_COLUMN

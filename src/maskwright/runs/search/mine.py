@@ -20,7 +20,6 @@ from maskwright.inference.search.nearest import Floats, take_best
 from maskwright.inference.search.rerank import Reranker
 from maskwright.inference.search.retriever import open_retriever
 from maskwright.ownership import owning
-from maskwright.runs.finetune.finetune import say
 from maskwright.storage import write_text
 from maskwright.suggestions import OUT, OVERWRITE, checks_arguments, name_option, refuse_below
 from maskwright.tasks.config import TaskConfig
@@ -32,7 +31,7 @@ from maskwright.tasks.retrieval.collection import (
     read_documents,
 )
 from maskwright.tasks.retrieval.examples import read_retrieval
-from maskwright.terminal import CleanConsole
+from maskwright.terminal import CleanConsole, say
 
 DEPTH, NUM_NEGATIVES = 100, 4
 _QUERIES_AT_ONCE = 256

@@ -26,7 +26,6 @@ from rich.console import Console
 from maskwright.config import Config, flatten, open_config
 from maskwright.errors import InputError, RunError, RunInterruptedError, check_count
 from maskwright.ownership import owning
-from maskwright.runs.finetune.finetune import say
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.pause import RunPaused
 from maskwright.runs.pretrain import pretrain
@@ -43,7 +42,7 @@ from maskwright.runs.sweep.space import (
 )
 from maskwright.storage import check_format_version, dump_yaml, read_json, read_record, write_text
 from maskwright.suggestions import OUT, OVERWRITE, checks_arguments
-from maskwright.terminal import CleanConsole
+from maskwright.terminal import CleanConsole, say
 from maskwright.training.held_out import choose_token_loss
 
 SWEEP_FILE, BEST_FILE, PAGE_FILE = "sweep.json", "best.yaml", "sweep.html"

@@ -22,6 +22,7 @@ from maskwright.errors import InputError
 from maskwright.ownership import owning
 from maskwright.storage import naming_if_full
 from maskwright.suggestions import OVERWRITE
+from maskwright.terminal import say
 from maskwright.text.wiki.dump import WikiDump, WikiPage
 from maskwright.text.wiki.paragraphs import hidden_prefixes
 from maskwright.text.wiki.pool import CleanedPage, Failure, wiki_pool
@@ -125,7 +126,7 @@ class WikiProgress:
             self._bar.update(self._task, completed=self._dump.num_bytes, status=status)
         else:
             share = self._dump.num_bytes / max(1, _size(self._dump.path))
-            self._console.print(f"{share:.0%}  {status}", highlight=False, markup=False, soft_wrap=True)
+            say(self._console, f"{share:.0%}  {status}")
 
     def close(self) -> None:
         self._report.elapsed_s = time.monotonic() - self._started_s
