@@ -36,6 +36,7 @@ SHAPES = {
     "small_corpus": (4, 128),
     "electra": (12, 256),
     "hybrid": (6, 512),
+    "diffusion": (3, 128),
 }
 """Layers and width of the recipes that begin from random weights."""
 CONTINUING = {"classic_bert_base_512", "long_context", "domain_adaptation", "continued_pretraining"}
