@@ -25,7 +25,7 @@ def compare(kind: str, ours: Sequence[Any], theirs: Sequence[Any]) -> float:
     if not theirs or len(theirs) > len(ours):
         raise DifferenceError(f"{len(theirs)} answers to {len(ours)} questions")
     pairs = list(zip(ours, theirs, strict=False))
-    if kind == "embed":
+    if kind in ("embed", "splade", "colbert"):
         return max(_compare_vectors(a, b) for a, b in pairs)
     if kind in ("fill-mask", "ner"):
         for a, b in pairs:

@@ -52,7 +52,9 @@ def _prepare_node(place: Path) -> Path:
     wanted = "\n".join(NODE_PACKAGES)
     if not _is_done(place, wanted):
         place.mkdir(parents=True, exist_ok=True)
-        _run("npm", "install", "--prefix", str(place), "--no-audit", "--no-fund", "--loglevel=error", *NODE_PACKAGES)
+        quiet = ("--no-audit", "--no-fund", "--loglevel=error")
+        # Scripts of packages are left out: that of onnxruntime-node gets CUDA from another host.
+        _run("npm", "install", "--prefix", str(place), "--ignore-scripts", *quiet, *NODE_PACKAGES)
         (place / _DONE).write_text(wanted, encoding="utf-8")
     return Path("node")
 

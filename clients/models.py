@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -9,15 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from journeys.files import NAMES, read_builtin, write_corpora, write_tasks
 
 import maskwright
+from maskwright.inference.late import open_late
 from maskwright.inference.loading import load_text_encoder
 from maskwright.inference.pipeline import pipeline
+from maskwright.inference.search.rerank import Reranker
+from maskwright.inference.sparse import open_sparse
 from maskwright.models.roberta import XLMRoBERTa
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.sentence_export import build_embed
+from maskwright.text.tokenizer.tokenizer import load_tokenizer
 from maskwright.text.tokenizer.train import train_tokenizer
 
 ENCODERS = {
@@ -43,9 +49,11 @@ SETTINGS = {
     "training.batch_tokens": 2048,
     "training.max_steps": 60,
 }
-TEXTS_FILE = "texts.txt"
+TEXTS_FILE, PAIRS_FILE = "texts.txt", "found.jsonl"
 ANSWERS_FILE = "answers.json"
 TOP_K = 3
+EXACT = {"device": "cpu", "precision": "fp32"}
+"""How Maskwright answers, so that only clients in fewer bits differ."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,8 @@ class Kind:
     ask: Callable[[Path], list[Any]]
     """What Maskwright answers of a model folder, in the form that programs print."""
     questions: Sequence[Any]
+    is_sentences: bool = False
+    """Whether the model's own folder is one of sentence-transformers."""
 
 
 TEXTS = [
@@ -73,7 +83,7 @@ QUESTIONS = [
 
 
 def ask_masks(folder: Path) -> list[Any]:
-    ask = pipeline("fill-mask", folder, device="cpu", top_k=TOP_K)
+    ask = pipeline("fill-mask", folder, **EXACT, top_k=TOP_K)
     return [[[one["token_str"], one["score"]] for one in ask(text)] for text in mask(TEXTS)]
 
 
@@ -83,22 +93,22 @@ def mask(texts: Sequence[str]) -> list[str]:
 
 
 def ask_classes(folder: Path) -> list[Any]:
-    return [[one["label"], one["score"]] for one in pipeline("classify", folder, device="cpu")(TEXTS)]
+    return [[one["label"], one["score"]] for one in pipeline("classify", folder, **EXACT)(TEXTS)]
 
 
 def ask_pairs(folder: Path) -> list[Any]:
-    ask = pipeline("classify", folder, device="cpu")
+    ask = pipeline("classify", folder, **EXACT)
     answers = ask([{"text": first, "text_pair": second} for first, second in PAIRS])
     return [[one["label"], one["score"]] for one in answers]
 
 
 def ask_entities(folder: Path) -> list[Any]:
-    answers = pipeline("ner", folder, device="cpu")(TEXTS)
+    answers = pipeline("ner", folder, **EXACT)(TEXTS)
     return [[[one["entity_group"], one["start"], one["end"], one["score"]] for one in each] for each in answers]
 
 
 def ask_answers(folder: Path) -> list[Any]:
-    ask = pipeline("qa", folder, device="cpu")
+    ask = pipeline("qa", folder, **EXACT)
     answers = [ask(question=question, context=context) for question, context in QUESTIONS]
     return [[one["answer"], one["score"]] for one in answers]
 
@@ -119,17 +129,37 @@ def average_inner_states(folder: Path) -> list[Any]:
     return [loaded.encoder.eval()(input_ids=row).last_hidden_state[0, 1:-1].mean(0).tolist() for row in rows]
 
 
+def ask_reranker(folder: Path) -> list[Any]:
+    queries, documents = zip(*PAIRS, strict=True)
+    return [[None, *scores] for scores in Reranker(str(folder), "fp32").score(queries, [[one] for one in documents])]
+
+
+def ask_sparse(folder: Path) -> list[Any]:
+    """Weights of documents, by the numbers of their tokens."""
+    answers = open_sparse(folder, "fp32")["document"](TEXTS)
+    vocab_size = load_tokenizer(folder).vocab_size
+    return [np.bincount(one.tokens, one.weights, vocab_size).tolist() for one in answers]
+
+
+def ask_late(folder: Path) -> list[Any]:
+    """The vectors of documents' tokens, one after another."""
+    return [vectors.ravel().tolist() for vectors in open_late(folder, "fp32")["document"](TEXTS)]
+
+
 KINDS = {
     "fill-mask": Kind("", ("corpus.txt", ""), ask_masks, mask(TEXTS)),
     "classify": Kind("classification", ("train.tsv", "dev.tsv"), ask_classes, TEXTS),
     "pairs": Kind("pairs", ("snli_train.jsonl", "snli_dev.jsonl"), ask_pairs, PAIRS),
     "ner": Kind("ner", ("train.conll", "dev.conll"), ask_entities, TEXTS),
     "qa": Kind("qa", ("train-v2.0.json", "dev-v2.0.json"), ask_answers, QUESTIONS),
-    "embed": Kind("similarity", ("nli.jsonl", "sts-dev.csv"), ask_vectors, [*TEXTS, LONG]),
+    "embed": Kind("similarity", ("nli.jsonl", "sts-dev.csv"), ask_vectors, [*TEXTS, LONG], True),
+    "rerank": Kind("rerank", (PAIRS_FILE, ""), ask_reranker, PAIRS, True),
+    "splade": Kind("retrieval", (PAIRS_FILE, ""), ask_sparse, TEXTS, True),
+    "colbert": Kind("retrieval", (PAIRS_FILE, ""), ask_late, TEXTS, True),
 }
 MODELS = [
     *[("bert", kind) for kind in KINDS],
-    *[("modern", kind) for kind in ("fill-mask", "ner", "embed")],
+    *[("modern", kind) for kind in ("fill-mask", "ner", "embed", "splade")],
     *[("xlm", kind) for kind in ("fill-mask", "classify", "embed")],
 ]
 """(encoder, kind)"""
@@ -146,6 +176,7 @@ def make_models(folder: Path) -> Path:
             write_tasks(material, Path())
             write_corpora(material, Path())
         Path(TEXTS_FILE).write_text("\n".join([*TEXTS, *(f"It is a {name} of the module." for name in NAMES)]))
+        _write_pairs(Path(PAIRS_FILE))
         if not Path("xlm-roberta").is_dir():
             _write_xlm_roberta(Path("xlm-roberta"))
         models = [_make(encoder, kind) for encoder, kind in MODELS]
@@ -153,6 +184,20 @@ def make_models(folder: Path) -> Path:
     finally:
         os.chdir(before)
     return folder / ANSWERS_FILE
+
+
+def _write_pairs(file: Path) -> None:
+    """Questions with a document that answers them and one that does not."""
+    names = [*NAMES, *(f"{name} of {other}" for name, other in itertools.pairwise(NAMES))]
+    rows = [
+        {
+            "query": f"What is the {name}?",
+            "positive": f"It is a {name} of the module.",
+            "negative": f"Return a {other}.",
+        }
+        for name, other in zip(names, reversed(names), strict=True)
+    ]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
 def _write_xlm_roberta(folder: Path) -> None:
@@ -181,7 +226,7 @@ def _make(encoder: str, kind: str) -> dict[str, Any]:
     if KINDS[kind].task:
         model = _finetune(encoder, kind) / "model"
     exports = {to: Path("exports") / f"{encoder}-{kind}-{to}" for to in ("hf", "onnx")}
-    if kind == "embed":
+    if KINDS[kind].is_sentences:
         exports["hf"] = model  # which is a folder of sentence-transformers as it is
     for to, out in exports.items():
         if not out.is_dir():
@@ -204,9 +249,10 @@ def _finetune(encoder: str, kind: str) -> Path:
         options = {"learning_rate": 1e-3, "epochs": 3, "max_length": MAX_LENGTH}
         if kind == "qa":
             options |= {"doc_stride": 16, "max_question_length": 24}
-        maskwright.finetune(
-            task, out, model=f"runs/{encoder}", train=_shorten(train), validation=validation, overwrite=True, **options
-        )
+        if task == "retrieval":
+            options |= {"kind": kind}
+        files = {"train": _shorten(train), "validation": validation or None}
+        maskwright.finetune(task, out, model=f"runs/{encoder}", overwrite=True, **files, **options)
     return out
 
 

@@ -26,8 +26,10 @@ CLASSES = {
 FILES = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "q8": "model_int8.onnx"}
 
 
-def ask(model: dict[str, Any], file: str) -> list[Any]:
+def ask(model: dict[str, Any], file: str) -> list[Any] | None:
     kind, questions = model["kind"], model["questions"]
+    if kind not in CLASSES:
+        return None
     tokenizer = AutoTokenizer.from_pretrained(model["onnx"])
     opened = CLASSES[kind].from_pretrained(model["onnx"], file_name=file)
     if kind == "embed":

@@ -31,8 +31,10 @@ def ask(model: dict[str, Any]) -> list[Any] | None:
             ]
         case "qa":
             return [_answer(folder, question, context) for question, context in questions]
-        case _:
+        case "embed":
             return _embed(folder, questions)
+        case _:
+            return None
 
 
 @torch.no_grad()

@@ -10,12 +10,17 @@ import pytest
 import torch
 from torch import nn
 
+import maskwright as mw
 from maskwright.errors import InputError
 from maskwright.export.huggingface import export_huggingface, export_sentence_transformers, find_obstacles
 from maskwright.models.modernbert import ModernBERT
 from maskwright.models.mpnet import MPNet
 from maskwright.models.roberta import RoBERTa
 from maskwright.objectives.masked_lm import CausalLanguageModel, HybridLanguageModel, MaskedLanguageModel
+from maskwright.tasks.heads import build_embedding_head, build_sequence_head
+from maskwright.tasks.model import TaskModel
+from maskwright.tasks.sequence.classification import Classification
+from maskwright.tasks.similarity.text_similarity import ContrastiveSimilarity
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tolerances import count_terms, rounding
 
@@ -72,6 +77,28 @@ def test_positions_that_skip_another_token_than_padding_are_refused(
                 assert not (tmp_path / "refused").exists()
         else:
             export_huggingface(model, tokenizer, tmp_path, texts=sentences, say=ignore)
+
+
+@pytest.mark.parametrize("target", ["sentence-transformers", "hf"])
+def test_a_fine_tuned_model_whose_positions_skip_another_token_is_refused(
+    tokenizer: Tokenizer, sentences: list[str], tmp_path: Path, target: str
+) -> None:
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    skipped = tokenizer.unk_token_id
+    encoder = RoBERTa.from_variant(
+        "tiny", vocab_size=tokenizer.vocab_size, pad_token_id=skipped, max_position_embeddings=50, **shape
+    )
+    if target == "hf":
+        classes = Classification(["good", "bad"])
+        model = TaskModel(encoder, build_sequence_head(encoder, classes.num_outputs, {}), classes)
+    else:
+        task = ContrastiveSimilarity("mean", 0.05, max_length=24)
+        model = TaskModel(encoder, build_embedding_head(encoder, 1, task.describe()), task)
+    model.save_pretrained(tmp_path / "model", tokenizer)
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    with pytest.raises(InputError, match=rf"pad_token_id is {skipped}, which is '\[UNK\]'"):
+        mw.export(tmp_path / "model", target, out=tmp_path / "out", text=tmp_path / "texts.txt")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_encoder_of_ones_own_is_refused(tokenizer: Tokenizer) -> None:

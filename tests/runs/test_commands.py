@@ -301,12 +301,7 @@ def test_a_function_has_the_options_of_its_command(command: str) -> None:
     name, renamed = NAMES[command]
     group: Any = typer.main.get_command(app)
     options = {renamed.get(one.name, one.name) for one in group.commands[command].params} - ONLY_PRINTED - {"help"}
-    from maskwright.runs import commands, predict
-    from maskwright.runs.eval import evaluate
-
-    homes = {"evaluate": evaluate.evaluate, "predict": predict.predict}
-    function = homes.get(name) or getattr(commands, name)
-    assert options <= set(inspect.signature(function).parameters)
+    assert options <= set(inspect.signature(getattr(mw, name)).parameters)
 
 
 class TestRefusals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -32,7 +33,7 @@ def test_figures_settings_and_curves_stand_beside_each_other(runs: tuple[Path, P
     assert "<th>a&lt;b</th><th>other</th>" in text
     assert "<th>state</th><td>finished</td><td>not finished</td>" in text
     assert re.search(r"<th>optimizer.learning_rate</th><td>[\d.e-]+</td><td>0.125</td>", text)
-    assert "1 settings differ" in text
+    assert "Settings that differ: 1;" in text
     assert "run.name" not in text
     loss = text[text.index("<figcaption>Loss") :].partition("</figure>")[0]
     assert "stroke-0" in loss
@@ -42,6 +43,17 @@ def test_figures_settings_and_curves_stand_beside_each_other(runs: tuple[Path, P
     assert bars.count("<rect") >= 2
     assert "<script" not in text
     assert "http" not in text.replace("http://www.w3.org", "")
+
+
+def test_parts_of_speech_stand_beside_each_other_where_both_know_them(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    for number, (folder, tags) in enumerate(zip(runs, (("NOUN", "X"), ("NOUN", "VERB")), strict=True)):
+        kept = json.loads((folder / "insight.json").read_text())
+        assert "Parts of speech" not in mw.compare(runs, tmp_path / f"{number}.html").read_text()
+        kept["speech"] = [{"label": tag, "asked": 4, "right": 1} for tag in tags]
+        (folder / "insight.json").write_text(json.dumps(kept))
+    text = mw.compare(runs, tmp_path / "both.html").read_text().partition("Parts of speech")[2]
+    assert text.count("<rect") == 4
+    assert all(f">{tag}</text>" in text for tag in ("NOUN", "X", "VERB"))
 
 
 def test_what_cannot_be_compared_is_refused(runs: tuple[Path, Path], tmp_path: Path, command) -> None:

@@ -1,17 +1,30 @@
-"""Right answers by frequency, and the map of words, beside plain references."""
+"""Right answers by frequency and by part of speech, and the map of words, beside plain references."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
+from maskwright.batch import from_padded
 from maskwright.config import load_config
+from maskwright.errors import InputError
 from maskwright.models.any_encoder import encode
-from maskwright.objectives.masked_lm import MaskedLanguageModel
+from maskwright.objectives.masked_lm import HybridLanguageModel, MaskedLanguageModel
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.inputs import count_tokens, load_data
-from maskwright.runs.insight import Band, compute_bands, look_into, map_words, read_insight, write_insight
+from maskwright.runs.insight import (
+    Band,
+    compute_bands,
+    compute_speech_bands,
+    look_into,
+    map_words,
+    read_insight,
+    read_parts_of_speech,
+    write_insight,
+)
+from maskwright.tasks.ner.examples import RawSentence
 from maskwright.training.held_out import EVALUATION_RATIO, EVALUATION_SEED
 
 
@@ -71,3 +84,76 @@ def test_what_is_kept_is_read_again_and_damage_leaves_it_out(trained_run: Path, 
     run.insight_file.write_text('{"bands": 3}')
     assert read_insight(run) is None
     assert Band("rare", 0, 0).accuracy is None
+
+
+TAGGED = """# sent_id = 1
+# text = Don't return the list.
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\t_\t_\t3\taux\t_\tSpaceAfter=No
+2\tn't\tnot\tPART\t_\t_\t3\tadvmod\t_\t_
+3\treturn\treturn\tVERB\t_\t_\t0\troot\t_\t_
+3.1\treturn\treturn\tVERB\t_\t_\t_\t_\t_\t_
+4\tthe\tthe\tDET\t_\t_\t5\tdet\t_\t_
+5\tlist\tlist\tNOUN\t_\t_\t3\tobj\t_\tSpaceAfter=No
+6\t.\t.\tPUNCT\t_\t_\t3\tpunct\t_\t_
+
+1\tNames\tname\tNOUN\t_\t_\t2\tnsubj\t_\t_
+2\tdifferentiate\tdifferentiate\tVERB\t_\t_\t0\troot\t_\t_
+"""
+
+
+def test_parts_of_speech_are_read_from_conllu_and_from_the_second_column(tmp_path: Path) -> None:
+    file = tmp_path / "dev.conllu"
+    file.write_text(TAGGED)
+    first, second = read_parts_of_speech(str(file))
+    assert first.words == ["Do", "n't", "return", "the", "list", "."]
+    assert first.tags == ["AUX", "PART", "VERB", "DET", "NOUN", "PUNCT"]
+    assert (second.words, second.tags) == (["Names", "differentiate"], ["NOUN", "VERB"])
+    file.write_text("EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n")
+    (only,) = read_parts_of_speech(str(file))
+    assert (only.words, only.tags) == (["EU", "rejects"], ["NNP", "VBZ"])
+    file.write_text("# nothing\n")
+    with pytest.raises(InputError, match="has no sentence"):
+        read_parts_of_speech(str(file))
+    assert read_parts_of_speech(None) == []
+
+
+@pytest.mark.parametrize("shifts", [False, True], ids=["in place", "shifted"])
+def test_right_answers_are_counted_by_the_part_of_speech_of_their_words(trained_run: Path, shifts: bool) -> None:
+    """Beside a count over words alone: each is tokenized by itself, which WordPiece does alike."""
+    _, model, data, _ = load(trained_run)
+    if shifts:
+        model = HybridLanguageModel(model.encoder, tokenizer=data.tokenizer, causal_share=0.5, shifts_masks=True)
+    texts = ["return the name of the function", "a differentiated list is the value", "if the file is empty"]
+    rows = [
+        [(word, "NOUN" if len(word) > 3 else f"T{number % 3}") for number, word in enumerate(text.split())]
+        for text in texts * 20
+    ]
+    sentences = [RawSentence([word for word, _ in row], [tag for _, tag in row]) for row in rows]
+    expected: dict[str, list[int]] = {}
+    for row in rows:
+        pieces = [(data.tokenizer.encode(word, add_special_tokens=False), tag) for word, tag in row]
+        ids = [data.tokenizer.cls_token_id, *(one for piece, _ in pieces for one in piece), data.tokenizer.sep_token_id]
+        tags = [None, *(tag for piece, tag in pieces for _ in piece), None]
+        asked = model.corrupt_for_evaluation(from_padded(torch.tensor([ids])), EVALUATION_SEED, EVALUATION_RATIO)
+        model.eval()
+        with torch.no_grad():
+            best = model.predict(encode(model.encoder, asked.batch, None)).argmax(-1)[0].tolist()
+        for place, (label, answer) in enumerate(zip(asked.labels[0].tolist(), best, strict=True)):
+            if label >= 0:
+                counts = expected.setdefault(tags[place + shifts], [0, 0])
+                counts[0] += 1
+                counts[1] += label == answer
+    found = compute_speech_bands(model, sentences, data.tokenizer)
+    assert {band.label: [band.asked, band.right] for band in found if band.asked} == expected
+    assert found[0].label == "NOUN"
+    assert sum(band.asked for band in found) > 20
+    assert compute_speech_bands(model, [], data.tokenizer) == []
+
+
+def test_the_rarest_of_many_tags_are_counted_together(trained_run: Path) -> None:
+    _, model, data, _ = load(trained_run)
+    sentences = [RawSentence(["list"] * 30, [f"T{number}" for number in range(30)]) for _ in range(3)]
+    bands = compute_speech_bands(model, sentences, data.tokenizer)
+    assert [band.label for band in bands][-1] == "others"
+    assert len(bands) == 18

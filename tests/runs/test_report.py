@@ -102,7 +102,8 @@ def test_the_report_shows_what_the_model_learnt(tmp_path: Path, monkeypatch: pyt
     step = {"step": 5, "loss": 3.0, "grad_norm": 1.5, "mask_ratio": 0.3, "data_wait": 0.02}
     run.metrics_file.write_text(json.dumps(step) + "\n" + json.dumps(step | {"step": 10}) + "\n")
     words = [("the", -1.0, 0.0), ("<i>", 1.0, 1.0), ("hidden", -1.0, 0.01)]
-    insight = Insight([Band("often", 200, 150), Band("rare", 10, 0), Band("never", 0, 0)], words, 0.25)
+    speech = [Band("NOUN", 1_200, 300), Band("X<", 0, 0)]
+    insight = Insight([Band("often", 200, 150), Band("rare", 10, 0), Band("never", 0, 0)], words, 0.25, speech)
     write_report(run, build_config({}), FIGURES, VIEW, insight)
     text = run.report_file.read_text()
     for title in ("Gradient norm", "Mask ratio", "Share of time waiting for data", "Right answers by frequency"):
@@ -112,6 +113,11 @@ def test_the_report_shows_what_the_model_learnt(tmp_path: Path, monkeypatch: pyt
     assert bars.count("<rect") == 2  # a band without a token has no bar
     assert ">75%</text><text" in bars.replace("\n", "")
     assert "often: 200, rare: 10" in text
+    rows = text.partition("Right answers by part of speech")[2].partition("</figure>")[0]
+    assert rows.count("<rect") == 1
+    assert ">NOUN (1,200)</text>" in rows
+    assert ">X&lt; (0)</text>" in rows
+    assert ">25%</text><text" in rows.replace("\n", "")
     assert "25% of the variance" in text
     assert ">&lt;i&gt;</text>" in text
     assert "<title>hidden</title>" in text  # it would cover `the`

@@ -17,6 +17,7 @@ from maskwright.text.duplicates import (
     compute_band_keys,
     compute_shingles,
     compute_signature,
+    compute_signatures,
     estimate_similarity,
 )
 
@@ -72,6 +73,14 @@ def test_shingles_are_the_runs_of_five_words() -> None:
 def test_a_text_longer_than_a_piece_has_all_its_shingles() -> None:
     text = "abcdefg " * 300_000
     assert len(compute_shingles(text)) in (299_996, 299_997)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text(st.sampled_from("aBß İΣ1.\n漢か한🙂क़"), max_size=40), max_size=6))
+def test_texts_have_the_same_signatures_together_as_alone(texts: list[str]) -> None:
+    texts = [*texts, "word " * 9000, "a b c d e"]  # the first is longer than what is hashed at once
+    alone = np.stack([compute_signature(text) for text in texts])
+    assert np.array_equal(compute_signatures(texts), alone)
 
 
 @settings(max_examples=50, deadline=None)

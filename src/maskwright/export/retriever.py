@@ -28,7 +28,13 @@ from maskwright.export.comparison import (
     find_reader,
     split_rows,
 )
-from maskwright.export.huggingface import NEEDS_THEIRS, complete_settings, find_encoder_obstacles, refuse
+from maskwright.export.huggingface import (
+    NEEDS_THEIRS,
+    complete_settings,
+    find_encoder_obstacles,
+    find_padding_obstacles,
+    refuse,
+)
 from maskwright.export.task_card import TaskOrigin, describe_limits, describe_task
 from maskwright.models.any_encoder import name_encoder
 from maskwright.models.transformers_model import quiet_transformers
@@ -86,7 +92,8 @@ def export_retriever(
 ) -> Comparison:
     """Write the folder, read it back and compare what the texts become."""
     form = find_format(model)
-    refuse("a sentence-transformers folder", find_encoder_obstacles(model.encoder))
+    obstacles = find_encoder_obstacles(model.encoder) or find_padding_obstacles(model.encoder, tokenizer)
+    refuse("a sentence-transformers folder", obstacles)
     sample = choose_sample(texts, tokenizer, model.encoder)
     model.save_pretrained(folder, tokenizer)
     complete_settings(folder, model.encoder, tokenizer)

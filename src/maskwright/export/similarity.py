@@ -27,6 +27,7 @@ from maskwright.export.huggingface import (
     complete_settings,
     embed_by_theirs,
     find_encoder_obstacles,
+    find_padding_obstacles,
     refuse,
 )
 from maskwright.export.onnx_graph import SentenceEncoder
@@ -50,7 +51,8 @@ def export_similarity(
     say: Callable[[str], None],
 ) -> Comparison:
     """Write the folder, read it back and compare vectors of the texts; `graph` says how they are pooled."""
-    refuse("a sentence-transformers folder", find_encoder_obstacles(model.encoder))
+    obstacles = find_encoder_obstacles(model.encoder) or find_padding_obstacles(model.encoder, tokenizer)
+    refuse("a sentence-transformers folder", obstacles)
     sample = choose_sample(texts, tokenizer, model.encoder)
     model.save_pretrained(folder, tokenizer)
     complete_settings(folder, model.encoder, tokenizer)

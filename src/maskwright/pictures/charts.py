@@ -14,6 +14,8 @@ from maskwright.pictures.thinning import Floats, thin_points
 _WIDTH, _HEIGHT = 520, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 8, 26
 _MOST_POINTS, _MOST_DOTS = 2 * (_WIDTH - _LEFT - _RIGHT), 60
+_NAMES, _BAR = 80, 12
+"""Of rows: the room for their names, and the height of a bar."""
 _ROOM = 0.05
 """Above and below the curves, as a share of their height."""
 _STEPS = (1, 2, 2.5, 5, 10)
@@ -87,6 +89,28 @@ def draw_bars(title: str, groups: Sequence[str], series: Mapping[str, Sequence[f
     return _wrap(title, "", "".join(parts), keys, f"{title}: a bar for each of {', '.join(groups)}")
 
 
+def draw_rows(title: str, groups: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> str:
+    """What `draw_bars` draws, for many groups: bars to the right, a line for each group."""
+    pitch = _BAR * len(series) + 8
+    height = pitch * len(groups) + _BOTTOM
+    scale_x = _Scale(0.0, 1.0, _NAMES, _WIDTH - 3 * _RIGHT)
+    ticks = [(tick, scale_x(tick)) for tick in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    parts = [f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - _BOTTOM}"/>' for _, x in ticks]
+    parts += [_draw_tick(x, height - 8, "middle", f"{tick:.0%}") for tick, x in ticks]
+    for place, group in enumerate(groups):
+        top = place * pitch + 4
+        parts.append(_draw_tick(_NAMES - 7, top + _BAR * len(series) / 2 + 4, "end", group))
+        for hue, values in enumerate(series.values()):
+            value, y = values[place], top + hue * _BAR
+            if value is not None:
+                length = scale_x(value) - _NAMES
+                colour = f"fill-{hue % _NUM_HUES}"
+                parts.append(f'<rect class="{colour}" x="{_NAMES}" y="{y}" width="{length:.1f}" height="{_BAR}"/>')
+                parts.append(_draw_tick(_NAMES + length + 4, y + _BAR - 2, "start", f"{value:.0%}"))
+    keys = [_draw_key(label, hue) for hue, label in enumerate(series)] if len(series) > 1 else []
+    return _wrap(title, "", "".join(parts), keys, f"{title}: a bar for each of {', '.join(groups)}", (_WIDTH, height))
+
+
 def draw_word_map(title: str, words: Sequence[tuple[str, float, float]]) -> str:
     """Words at their places, the first ones first: a word that would cover another is a dot with its name on hover."""
     width, height = 2 * _WIDTH, 2 * _HEIGHT
@@ -104,7 +128,7 @@ def draw_word_map(title: str, words: Sequence[tuple[str, float, float]]) -> str:
             parts.append(f'<text class="word" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{name}</text>')
         else:
             parts.append(f'<circle class="dot fill-0" cx="{x:.1f}" cy="{y:.1f}" r="2.4"><title>{name}</title></circle>')
-    return _wrap(title, "", "".join(parts), [], f"{title}: {len(words)} words", (width, height))
+    return _wrap(title, "", "".join(parts), [], f"{title}: {len(words)} words", (width, height), "chart map")
 
 
 def _collect(metrics: Sequence[Mapping[str, float]], name: str) -> Floats:
@@ -148,11 +172,12 @@ def _wrap(
     keys: Sequence[str],
     words: str,
     size: tuple[int, int] = (_WIDTH, _HEIGHT),
+    style: str = "chart",
 ) -> str:
     """A chart with its caption, its legend, and what it shows in words."""
     legend = f'<ul class="legend">{"".join(keys)}</ul>' if keys else ""
     return (
-        f'<figure class="chart"><figcaption>{html.escape(title)} <span class="value">{html.escape(value)}</span>'
+        f'<figure class="{style}"><figcaption>{html.escape(title)} <span class="value">{html.escape(value)}</span>'
         f'</figcaption><svg viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{html.escape(words)}">'
         f"{drawing}</svg>{legend}</figure>"
     )

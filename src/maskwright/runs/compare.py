@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from maskwright.config import flatten
 from maskwright.errors import InputError
-from maskwright.pictures.charts import draw_bars, draw_runs, frame
+from maskwright.pictures.charts import draw_bars, draw_rows, draw_runs, frame
 from maskwright.runs.finetune.finetune import TASK_FILE
 from maskwright.runs.folder import RunFolder
-from maskwright.runs.insight import read_insight
+from maskwright.runs.insight import Band, read_insight
 from maskwright.runs.report import PANELS, build_page
 from maskwright.storage import read_json, write_text
 from maskwright.suggestions import OVERWRITE, checks_arguments
@@ -71,7 +71,7 @@ def _name_runs(runs: Sequence[RunFolder]) -> dict[str, RunFolder]:
 def _build_body(runs: Mapping[str, RunFolder]) -> str:
     differing, num_same = find_differences([_read_settings(run) for run in runs.values()])
     settings = {key: [_show(value) for value in values] for key, values in differing.items()}
-    lead = f"{len(differing)} settings differ, {num_same} are the same."
+    lead = f"Settings that differ: {len(differing)}; that are the same: {num_same}."
     curves = draw_runs({name: run.read_metrics() for name, run in runs.items()}, PANELS)
     return (
         f"<h2>Figures</h2>{_build_table(list(runs), _list_figures(runs))}"
@@ -114,14 +114,27 @@ def _build_table(names: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str
 
 
 def _draw_bands(runs: Mapping[str, RunFolder]) -> str:
-    """Right answers by frequency, of the runs that know them."""
-    known = {name: one.bands for name, run in runs.items() if (one := read_insight(run)) is not None and one.bands}
+    """Right answers by frequency and by part of speech, of the runs that know them."""
+    known = {name: one for name, run in runs.items() if (one := read_insight(run)) is not None}
+    frequency = {name: one.bands for name, one in known.items() if one.bands}
+    speech = {name: one.speech for name, one in known.items() if one.speech}
+    return _draw(
+        draw_bars,
+        frequency,
+        "Frequent and rare tokens",
+        "Held-out tokens predicted right, by how often they stand among a million tokens of the run's training text.",
+    ) + _draw(
+        draw_rows,
+        speech,
+        "Parts of speech",
+        "Tokens predicted right in the sentences of the run's data.parts_of_speech.",
+    )
+
+
+def _draw(draw: Callable[..., str], known: Mapping[str, Sequence[Band]], title: str, words: str) -> str:
     if len(known) < _FEWEST:
         return ""
-    labels = [band.label for band in next(iter(known.values()))]
+    labels = list(dict.fromkeys(band.label for bands in known.values() for band in bands))
     by_label = {name: {band.label: band.accuracy for band in bands} for name, bands in known.items()}
     series = {name: [found.get(label) for label in labels] for name, found in by_label.items()}
-    words = (
-        "Held-out tokens predicted right, by how often they stand among a million tokens of the run's training text."
-    )
-    return f"<h2>Frequent and rare tokens</h2><p>{words}</p>{frame([draw_bars('Right answers', labels, series)])}"
+    return f"<h2>{title}</h2><p>{words}</p>{frame([draw('Right answers', labels, series)])}"

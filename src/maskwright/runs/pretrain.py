@@ -28,7 +28,7 @@ from maskwright.runs.duration import DurationNotice, suggest_shorter_run
 from maskwright.runs.folder import RunFolder, find_run, own_run
 from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
-from maskwright.runs.insight import look_into, write_insight
+from maskwright.runs.insight import look_into, read_parts_of_speech, write_insight
 from maskwright.runs.interruption import GracefulStop, LastWrites, ending_in_order
 from maskwright.runs.model import TrainedModel, build_model, describe_objective, describe_start, fit_row_length
 from maskwright.runs.next_commands import suggest_commands
@@ -40,6 +40,7 @@ from maskwright.runs.run_store import RunStore
 from maskwright.runs.teacher_figures import measure_teacher
 from maskwright.runs.upload import open_store, uploading
 from maskwright.sections.data import BUILTIN_CORPUS
+from maskwright.tasks.ner.examples import RawSentence
 from maskwright.terminal import CleanConsole, say, warn
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.training.callbacks import EarlyStopping
@@ -141,17 +142,21 @@ class _Start:
     """Of the training text, (V,)."""
     general: PackedLoader | None
     """General text, if forgetting is measured."""
+    tagged: list[RawSentence]
+    """Sentences with parts of speech, if `data.parts_of_speech` names some."""
 
 
 def _begin(config: Config, overwrite: bool, world: World, console: Console, store: RunStore | None) -> _Start:
     overwrite = overwrite and world.is_main
     _check_settings(config)
     run = find_run(config, overwrite)
+    tagged = read_parts_of_speech(config.data.parts_of_speech)
 
     data = load_data(config, None if overwrite else run.tokenizer, partial(warn, console))
     general = load_general_text(config, data.tokenizer, partial(warn, console))
     model = build_model(config, data.tokenizer)
     token_counts = torch.from_numpy(count_tokens(data.train, model.vocab_size))
+    model.set_token_counts(token_counts)
     if model.evaluates_causally:  # the end of each segment is a next token too
         token_counts[data.tokenizer.sep_token_id] += data.train.shards.num_documents * (data.train.num_specials - 1)
     unigram_loss = evaluate_unigram(model, data.validation.epoch(0), token_counts)
@@ -160,7 +165,7 @@ def _begin(config: Config, overwrite: bool, world: World, console: Console, stor
         clear_leftovers(run.checkpoints)
         if store is not None and overwrite:
             store.clear()
-    return _Start(run, data, model, unigram_loss, token_counts, general)
+    return _Start(run, data, model, unigram_loss, token_counts, general, tagged)
 
 
 def _check_settings(config: Config) -> None:
@@ -214,7 +219,7 @@ def _train(config: Config, start: _Start, world: World, console: Console, pause_
         predictions = build_prediction_view(model, shown, tokenizer, len(shown.input_ids), mask_ratio=EVALUATION_RATIO)
     insight = None
     if isinstance(model, MaskedLanguageModel) and world.size == 1 and config.training.final_evaluation:
-        insight = look_into(model, validation.epoch(0), start.token_counts, tokenizer)
+        insight = look_into(model, validation.epoch(0), start.token_counts, tokenizer, start.tagged)
     if world.is_main:
         if insight is not None:
             last.write(lambda: write_insight(run, insight), 0)

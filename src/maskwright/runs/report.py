@@ -9,7 +9,7 @@ from typing import Any
 
 from maskwright.config import Config
 from maskwright.inference.visualize import PredictionView
-from maskwright.pictures.charts import Panels, draw_bars, draw_curves, draw_word_map, frame
+from maskwright.pictures.charts import Panels, draw_bars, draw_curves, draw_rows, draw_word_map, frame
 from maskwright.pictures.look import build_facts, frame_cell, read_look
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.insight import Insight
@@ -122,7 +122,7 @@ def build_curves_html(metrics: list[dict[str, float]], unigram_loss: float | Non
 
 
 def build_insight_html(insight: Insight) -> str:
-    """Accuracy by frequency and the map of words, each with a sentence on what it shows."""
+    """Accuracy by frequency and part of speech, and the map of words, each with a sentence on what it shows."""
     parts = []
     if insight.bands:
         shares = [band.accuracy for band in insight.bands]
@@ -131,6 +131,14 @@ def build_insight_html(insight: Insight) -> str:
         parts.append(
             "<h2>Frequent and rare tokens</h2><p>Held-out tokens that the model predicted right, by how often they"
             f" stand among a million tokens of the training text. Asked for: {asked}.</p>{frame([chart])}"
+        )
+    if insight.speech:
+        labels = [f"{band.label} ({band.asked:,})" for band in insight.speech]
+        chart = draw_rows("Right answers by part of speech", labels, {"": [band.accuracy for band in insight.speech]})
+        parts.append(
+            "<h2>Parts of speech</h2><p>Tokens that the model predicted right in the sentences of data.parts_of_speech,"
+            " by the part of speech of their words, the most frequent first. In brackets: how many were asked for.</p>"
+            f"{frame([chart])}"
         )
     if insight.words:
         parts.append(

@@ -79,6 +79,11 @@ class DataConfig(Section):
     validation_share: float = Field(
         default=0.05, gt=0, lt=1, description="Share of texts held out if data.validation is unset."
     )
+    parts_of_speech: str | None = Field(
+        default=None,
+        description="Held-out sentences with parts of speech (CoNLL-U, or words and tags in two columns), for a picture"
+        " in report.html.",
+    )
     max_length: int = Field(
         default=128, ge=3, description="Sequence length: tokens per row; longer documents are split."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -224,7 +224,15 @@ class RawSentence:
     """The line of each word."""
 
 
-def read_conll(path: Path) -> tuple[list[RawSentence], int]:
+Choose = Callable[[Sequence[str]], tuple[str, str] | None]
+"""The word and the tag of a row's cells; None for a row to leave out."""
+
+
+def _choose_ends(cells: Sequence[str]) -> tuple[str, str]:
+    return cells[0], cells[-1]
+
+
+def read_conll(path: Path, choose: Choose = _choose_ends) -> tuple[list[RawSentence], int]:
     """The sentences of a file, and how many lines of it were comments."""
     report = ReadingReport()
     with open_stream(path) as stream:
@@ -232,11 +240,11 @@ def read_conll(path: Path) -> tuple[list[RawSentence], int]:
     if report.num_invalid_lines:
         raise InputError(f"{report.invalid_lines[0]} is not valid UTF-8; convert the file to UTF-8")
     reader = _RowReader(path)
-    sentences = list(_group(reader, lines))
+    sentences = list(_group(reader, lines, choose))
     return sentences, reader.num_comments
 
 
-def _group(reader: _RowReader, lines: Sequence[tuple[int, str]]) -> Iterator[RawSentence]:
+def _group(reader: _RowReader, lines: Sequence[tuple[int, str]], choose: Choose) -> Iterator[RawSentence]:
     sentence = RawSentence()
     for number, line in lines:
         if reader.is_comment(line):
@@ -247,9 +255,11 @@ def _group(reader: _RowReader, lines: Sequence[tuple[int, str]]) -> Iterator[Raw
                 yield sentence
             sentence = RawSentence()
             continue
-        sentence.words.append(cells[0])
-        sentence.tags.append(cells[-1])
-        sentence.lines.append(number)
+        chosen = choose(cells)
+        if chosen is not None:
+            sentence.words.append(chosen[0])
+            sentence.tags.append(chosen[1])
+            sentence.lines.append(number)
     if sentence.words:
         yield sentence
 
