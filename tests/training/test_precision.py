@@ -200,6 +200,6 @@ def test_precisions_are_timed_by_turns_and_without_their_first_calls(monkeypatch
 
         return run
 
-    runs = {"fp32": build("fp32", 0.5, 4.0), "bf16": build("bf16", 9.0, 2.0)}
-    assert precision_module._time_by_turns(runs, CPU) == {"fp32": 4.0, "bf16": 2.0}
+    runs = {"fp32": build("fp32", 0.125, 0.0625), "bf16": build("bf16", 0.5, 0.03125)}
+    assert precision_module._time_by_turns(runs, CPU) == {"fp32": 0.0625, "bf16": 0.03125}
     assert order == ["fp32", "bf16"] * (len(order) // 2)
