@@ -252,6 +252,7 @@ SURFACE = {
         "--on",
         "--workers",
         "--max-words",
+        "--alpha",
         "--overwrite",
     },
     "serve": {
