@@ -39,6 +39,8 @@ def test_reading_goes_on_at_its_place_after_a_failure(google: GoogleStore, url: 
         assert google.list_faults() == []
         file.seek(299_990)
         assert file.read() == content[-10:]
+    google.fail("GET", ["500"])
+    assert stores.read_object(url) == content
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])

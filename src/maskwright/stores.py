@@ -277,6 +277,9 @@ class _RangeReader(io.RawIOBase):
             if len(data) != size:
                 raise OSError(f"{len(data):,} bytes came of the {size:,} that were asked for")
             return data
+        except ValueError as error:  # a file of Google's store that a failure has closed
+            self._file = None
+            raise OSError(str(error)) from error
         except OSError:
             self._file = None
             raise
