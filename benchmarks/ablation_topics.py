@@ -31,6 +31,9 @@ TOPICS: dict[str, dict[str, list[str]]] = {
         "a coin per token": ["masking.selection=bernoulli"],
         "whole words": ["masking.strategy=whole_word"],
         "spans": ["masking.strategy=span"],
+        "rare tokens more often": ["masking.strategy=frequency"],
+        "rare tokens a little more often": ["masking.strategy=frequency", "masking.exponent=0.25"],
+        "hard tokens more often": ["masking.strategy=adaptive", "masking.update_every_steps=20"],
     },
     "objective": {
         "hybrid, 25% causal": ["training.mode=hybrid", "training.causal_share=0.25"],

@@ -2,7 +2,8 @@
 
 For each size: seconds, CPU seconds, peak memory, bytes between the rounds, and how many planted duplicates are
 found. Then how the time grows with the text, what that makes of 1 TB and 10 TB, and, if datasketch is installed, MB/s
-beside its MinHash and LSH with the same signatures, in one process each. What is generated is removed at the end.
+beside its MinHash and LSH with the same signatures, in one process each. The text of a size is the beginning of that
+of a larger one, so sizes are measured in ascending order; what is generated is removed at the end.
 
     python benchmarks/deduplicate.py --gigabytes 0.1 0.2
     python benchmarks/deduplicate.py --gigabytes 1 2 5 10 --folder /data/scratch --json figures.json
@@ -17,6 +18,7 @@ import multiprocessing
 import os
 import re
 import resource
+import shutil
 import sys
 import tempfile
 import time
@@ -45,6 +47,7 @@ CHANGED = {NEAR: 0.03, DECOY: 0.5}
 """The share of words that are others: of a near copy, 5-word shingles are then alike to about 0.9."""
 BASE_WORDS, WORDS_SPREAD = 350, 0.6
 PEER_DOCUMENTS = 1500
+TEXTS, KINDS, WORK = "texts", "kinds", "work"
 
 
 @dataclass
@@ -88,8 +91,7 @@ def draw_words(document: int) -> np.ndarray:
     return vocabulary()[(NUM_WORDS * draws.random(num_words) ** 3).astype(np.int64)]  # some words are frequent
 
 
-def make_document(document: int) -> str:
-    kind, origin = draw_kind(document)
+def make_document(document: int, kind: int, origin: int) -> str:
     words = draw_words(origin)
     if kind in CHANGED:
         draws = np.random.Generator(np.random.Philox(key=(SEED + 2, document)))
@@ -100,10 +102,14 @@ def make_document(document: int) -> str:
 
 
 def write_file(folder: Path, number: int) -> int:
-    texts = (make_document(number * FILE_DOCUMENTS + place) for place in range(FILE_DOCUMENTS))
-    content = "".join(f"{text}\n" for text in texts)
-    (folder / f"{number:06d}.txt").write_text(content, encoding="ascii")
-    return len(content)
+    """Write so many documents and, beside them, the kinds of all; returns the bytes of text."""
+    file, first = folder / TEXTS / f"{number:06d}.txt", number * FILE_DOCUMENTS
+    if not file.exists():
+        drawn = [draw_kind(document) for document in range(first, first + FILE_DOCUMENTS)]
+        content = "".join(f"{make_document(first + place, *kind)}\n" for place, kind in enumerate(drawn))
+        np.save(folder / KINDS / f"{number:06d}.npy", np.array([kind for kind, _ in drawn], dtype=np.uint8))
+        file.write_text(content, encoding="ascii")
+    return file.stat().st_size
 
 
 def count_cpu_s() -> float:
@@ -112,12 +118,13 @@ def count_cpu_s() -> float:
 
 
 def measure(gigabytes: float, folder: Path, workers: int, memory_gb: float) -> Figures:
-    texts, work = folder / "texts", folder / "work"
-    texts.mkdir()
-    num_files = math.ceil(gigabytes * 1e9 / write_file(texts, 0))
+    work = folder / WORK
+    for kept in (folder / TEXTS, folder / KINDS):
+        kept.mkdir(exist_ok=True)
+    num_files = math.ceil(gigabytes * 1e9 / write_file(folder, 0))
     with ProcessPoolExecutor(workers) as pool:
-        num_bytes = sum(pool.map(write_file, [texts] * num_files, range(num_files)))
-    sources = build_sources(str(texts))
+        num_bytes = sum(pool.map(write_file, [folder] * num_files, range(num_files)))
+    sources = build_sources(str(folder / TEXTS))
     shuffled: list[int] = []
 
     def look(line: str) -> None:
@@ -132,7 +139,8 @@ def measure(gigabytes: float, folder: Path, workers: int, memory_gb: float) -> F
     verdicts = search.run(sources, quality, tasks)
     seconds, cpu_seconds = time.perf_counter() - begin, count_cpu_s() - cpu_begin
     is_dropped = np.concatenate([piece for task in tasks for piece in verdicts.read(task.name, work)]) > 0
-    kinds = np.array([draw_kind(document)[0] for document in range(is_dropped.size)])
+    kinds = np.concatenate([np.load(file) for file in sorted((folder / KINDS).iterdir())])
+    shutil.rmtree(work)
     return Figures(
         gigabytes=num_bytes / 1e9,
         num_documents=is_dropped.size,
@@ -189,20 +197,19 @@ def describe(figures: Figures) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, nargs="+", default=[0.05], help="sizes of the text")
-    parser.add_argument("--folder", type=Path, help="where text and files between rounds go; needs twice the text")
+    parser.add_argument("--folder", type=Path, help="where text and files between rounds go; needs 1.3 times the text")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--memory", type=float, default=1.0, metavar="GB", help="the limit of each process")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     measured = []
-    for gigabytes in arguments.gigabytes:
-        with (
-            tempfile.TemporaryDirectory(dir=arguments.folder) as name,
-            ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,  # peaks of memory for each size
-        ):
-            given = (gigabytes, Path(name), arguments.workers, arguments.memory)
-            measured.append(pool.submit(measure, *given).result())
-        print(f"\r{describe(measured[-1])}", flush=True)
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        for gigabytes in sorted(arguments.gigabytes):
+            spawn = multiprocessing.get_context("spawn")
+            with ProcessPoolExecutor(1, spawn) as pool:  # peaks of memory for each size
+                given = (gigabytes, Path(name), arguments.workers, arguments.memory)
+                measured.append(pool.submit(measure, *given).result())
+            print(f"\r{describe(measured[-1])}", flush=True)
     for one, other in pairwise(measured):
         power = math.log(other.cpu_seconds / one.cpu_seconds) / math.log(other.gigabytes / one.gigabytes)
         print(
@@ -212,7 +219,7 @@ def main() -> None:
         core_hours = terabytes * 1e6 / measured[-1].mb_per_cpu_s / 3600
         shuffled = terabytes * measured[-1].shuffle_bytes_per_byte
         print(f"on paper, at the last rate: {terabytes} TB, {core_hours:,.0f} core hours, {shuffled:.2f} TB shuffled")
-    texts = [make_document(document) for document in range(PEER_DOCUMENTS)]
+    texts = [make_document(document, *draw_kind(document)) for document in range(PEER_DOCUMENTS)]
     megabytes = sum(map(len, texts)) / 1e6
     ours_s, peer_s = time_ours(texts), time_peer(texts)
     print(f"signatures and bands in memory, one core  {megabytes / ours_s:8.2f} MB/s")

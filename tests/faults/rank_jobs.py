@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from maskwright.data.loader import PackedLoader
 from maskwright.data.store import TokenStore
+from maskwright.masking.strategies import build_masker
 from maskwright.models.bert import BERT
 from maskwright.objectives.masked_lm import DiffusionLanguageModel, MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
@@ -133,9 +134,12 @@ def train(
     resume: str | None = None,
     poison_call: int | None = None,
     is_diffusion: bool = False,
+    strategy: str | None = None,
 ) -> Trainer:
     """Train in this process and those beside it, and write `name-rankN.json` and, the main one, the weights."""
     model = build_model(DiffusionLanguageModel if is_diffusion else MaskedLanguageModel)
+    if strategy is not None:
+        model.masker = build_masker(VOCAB_SIZE, 4, range(5), strategy=strategy, exponent=20.0, update_every_steps=2)
     original = type(model).loss_sums
     masks: list[list[list[int]]] = []
     record_masks(model, masks)

@@ -39,6 +39,8 @@ _ONLY_TWO: dict[str, dict[str, Any]] = {
     "ddp-poisoned": {"poison_call": 3},
     "fsdp-poisoned": {"training": _FSDP, "poison_call": 3},
     "ddp-bf16": {"training": {"gradient_dtype": "bf16"}},
+    "ddp-adaptive": {"strategy": "adaptive"},
+    "fsdp-adaptive": {"strategy": "adaptive", "training": _FSDP},
     "fsdp-bf16": {"training": _FSDP | {"gradient_dtype": "bf16", "micro_batch_tokens": 16}},
     "seconds": {"training": {"epochs": 10**6, "max_seconds": 0.6}},
 }
@@ -52,6 +54,7 @@ _SLOW = {
     "ddp-resumed",
     "fsdp-poisoned",
     "ddp-bf16",
+    "fsdp-adaptive",
     "fsdp-diffusion",
 }
 """What each of them does, another one does with the other way of sharing the work, or another optimizer."""
@@ -133,6 +136,15 @@ def test_two_processes_train_like_one(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["ddp-adamw", "fsdp-muon"])
 def test_two_processes_see_the_samples_and_masks_of_one(folder: Path, name: str) -> None:
     assert merge_masks(folder, name) == read(folder, "one-save")["masks"]
+
+
+@pytest.mark.parametrize("name", mark_slow(["ddp-adaptive", "fsdp-adaptive"]))
+def test_two_processes_learn_alike_what_is_hard(folder: Path, name: str) -> None:
+    train(folder, "adaptive-alone", strategy="adaptive")
+    masks = merge_masks(folder, name)
+    assert masks == read(folder, "adaptive-alone")["masks"]
+    assert masks[3:] != read(folder, "one-save")["masks"][3:], "the table changes masks"
+    assert largest_difference(folder, "adaptive-alone", name) < _TOLERANCE
 
 
 def test_two_processes_mask_the_same_share_of_each_sample_as_one(folder: Path) -> None:

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 import maskwright as mw
-from maskwright.inference.late import open_late
 from maskwright.inference.search import late_store
 from maskwright.inference.search.late_store import find_tokens, score_tokens, store_tokens
 from maskwright.runs.finetune.finetune import finetune
 from maskwright.runs.search import index as index_module
 from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.heads import TEXT_ROLES
 
 Command = Callable[..., Any]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -75,7 +75,7 @@ def test_search_eval_and_mine_find_what_plain_best_matches_find(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(index_module, "_CPU_PART", 16)
-    pipes = open_late(late_run)
+    pipes = {role: mw.pipeline("embed", late_run, role=role) for role in TEXT_ROLES}
     queries = [text[: len(text) // 2] for text in sentences[::6]]
     scores = match_all(pipes["query"](queries), pipes["document"](list(sentences)))
     folder = mw.index(late_run, corpus, out=tmp_path / "idx")
@@ -103,7 +103,7 @@ def test_search_eval_and_mine_find_what_plain_best_matches_find(
 
 
 def test_tokens_of_all_windows_of_a_long_document_are_kept(late_run: Path, sentences: list[str]) -> None:
-    pipe = open_late(late_run)["document"]
+    pipe = mw.pipeline("embed", late_run)
     text = " ".join(sentences[:20])
     (prepared,) = pipe.kind.prepare([text], lambda place: "text")
     assert len(prepared.samples) > 2
@@ -117,9 +117,24 @@ def test_what_late_interaction_has_no_use_for_is_refused(
     out = tmp_path / "idx"
     command("index", late_run, corpus, "--out", out, "--dims", 9).assert_refused("--dims is for one vector of a text")
     command("index", late_run, corpus, "--out", out, "--store", "binary").assert_refused("use float or int8")
-    command("predict", "embed", late_run, "a text").assert_refused("is of a retriever of late interaction")
+    command("predict", "similarity", late_run, "a text", "b").assert_refused("is of a retriever of late interaction")
     assert command("index", late_run, corpus, "--out", out, "--store", "int8").code == 0
     assert len(mw.search(out, "the cat", top_k=3)[0]) == 3
     part = next((out / "parts").iterdir())
     np.save(part / "bounds.npy", np.load(part / "bounds.npy")[::-1])
     command("search", out, "the cat").assert_refused("is damaged: its arrays are not of its documents")
+
+
+def test_predict_gives_the_vectors_of_tokens(
+    command: Command, late_run: Path, corpus: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    expected = mw.pipeline("embed", late_run)(list(sentences))
+    out = tmp_path / "vectors.npz"
+    assert command("predict", "embed", late_run, corpus, "--out", out).code == 0
+    with np.load(out) as found:
+        assert found["lengths"].tolist() == [len(one) for one in expected]
+        np.testing.assert_array_equal(found["embeddings"], np.concatenate(expected))
+    printed = json.loads(command("embed", late_run, "a quiet river", "--role", "query").out)
+    query = mw.pipeline("embed", late_run, role="query")("a quiet river")
+    np.testing.assert_array_equal(np.asarray(printed["embedding"], np.float32), query)
+    assert len(query) == 10  # filled up to the query's length

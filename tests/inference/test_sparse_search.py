@@ -14,10 +14,11 @@ from rich.console import Console
 
 import maskwright as mw
 from maskwright.inference.search.inverted import find_sparse, score_sparse, store_sparse
-from maskwright.inference.sparse import SparseVector, open_sparse
+from maskwright.inference.sparse import SparseVector
 from maskwright.runs.finetune.finetune import finetune
 from maskwright.runs.search import index as index_module
 from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.heads import TEXT_ROLES
 
 Command = Callable[..., Any]
 
@@ -71,7 +72,7 @@ def test_products_of_parts_are_those_of_whole_vectors() -> None:
 
 def test_a_long_text_has_the_largest_weights_of_its_windows(splade_run: Path, sentences: list[str]) -> None:
     text = " ".join(sentences[:20])
-    (pipe, *_) = open_sparse(splade_run).values()
+    pipe = mw.pipeline("embed", splade_run)
     (prepared,) = pipe.kind.prepare([text], lambda place: "text")
     assert len(prepared.samples) > 2
     kind: Any = pipe.kind
@@ -88,7 +89,7 @@ def test_search_finds_what_plain_products_find(
 ) -> None:
     monkeypatch.setattr(index_module, "_CPU_PART", 16)
     folder = mw.index(splade_run, corpus, out=tmp_path / "idx")
-    pipes = open_sparse(splade_run)
+    pipes = {role: mw.pipeline("embed", splade_run, role=role) for role in TEXT_ROLES}
     texts = ["the teacher remembers", "one red bird"]
     size = 1 + max(int(one.tokens.max()) for one in pipes["document"](sentences))
     dense = [np.zeros((len(rows), max(size, 60)), np.float32) for rows in (texts, sentences)]
@@ -135,9 +136,27 @@ def test_what_sparse_retrievers_have_no_use_for_is_refused(
 ) -> None:
     out = tmp_path / "idx"
     command("index", splade_run, corpus, "--out", out, "--dims", 9).assert_refused("a sparse retriever has none")
-    command("predict", "embed", splade_run, "a text").assert_refused("is of a sparse retriever")
+    command("predict", "similarity", splade_run, "a text", "b").assert_refused("is of a sparse retriever")
     assert command("index", splade_run, corpus, "--out", out).code == 0
     command("search", out, "the cat", "--model", trained_run).assert_refused("is another model now")
     part = next((out / "parts").iterdir())
     np.save(part / "documents.npy", np.full_like(np.load(part / "documents.npy"), 1_000))
     command("search", out, "the cat").assert_refused("is damaged: its arrays are not of its documents")
+
+
+def test_predict_gives_the_weights_of_tokens(
+    command: Command, splade_run: Path, corpus: Path, tmp_path: Path, sentences: list[str]
+) -> None:
+    from pyarrow import parquet
+
+    pipe = mw.pipeline("embed", splade_run)
+    expected = pipe(list(sentences))
+    out = tmp_path / "weights.parquet"
+    assert command("predict", "embed", splade_run, corpus, "--out", out).code == 0
+    for found, one in zip(parquet.read_table(out).to_pylist(), expected, strict=True):
+        weights = dict(zip(found["tokens"], found["weights"], strict=True))
+        named = [pipe.kind.tokenizer.token(token) for token in one.tokens]
+        assert weights == dict(zip(named, one.weights.tolist(), strict=True))
+        assert found["weights"] == sorted(found["weights"], reverse=True)
+    command("embed", splade_run, corpus, "--out", tmp_path / "w.npz").assert_refused("these answers are none")
+    command("embed", splade_run, "a text", "--pooling", "cls").assert_refused("this model gives weights of tokens")

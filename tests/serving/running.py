@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from maskwright.serving.app import build_app
 from maskwright.serving.board import add_board
 from maskwright.serving.hub import ModelHub
 from maskwright.serving.metrics import ServerMeter
+from maskwright.serving.search import AskedIndex
 from maskwright.serving.server import name_url, open_socket, run_server
 from maskwright.serving.settings import ServeSettings
 from maskwright.serving.state import ServerState
@@ -50,13 +51,14 @@ def running(
     sources: list[Path],
     prepare: Callable[[ModelHub], None] = lambda hub: None,
     board: Path | None = None,
+    indexes: Sequence[AskedIndex] = (),
     **settings: Any,
 ) -> Iterator[Running]:
     """A server with these models, loaded; `prepare` may change them before the first request. `board` is for runs."""
     chosen = ServeSettings(port=0, **settings)
     listener = open_socket(chosen.host, chosen.port, chosen.read_timeout_s)
     threads, meter = ThreadPoolExecutor(2), ServerMeter()
-    hub = ModelHub(sources, chosen, threads, meter, device="cpu")
+    hub = ModelHub(sources, chosen, threads, meter, device="cpu", indexes=indexes)
     hub.load_all()
     prepare(hub)
     state = ServerState(hub, chosen, meter)

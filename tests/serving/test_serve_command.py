@@ -167,7 +167,7 @@ def test_without_any_model_that_loads_there_is_no_server(command: Any, tmp_path:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     result = command("serve", tmp_path, "--port", 0)
     assert result.code == 2
-    assert "no model could be loaded" in result.err
+    assert "nothing could be loaded" in result.err
 
 
 def test_without_a_model_the_quickstart_is_served_or_asked_for(

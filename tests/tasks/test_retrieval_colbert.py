@@ -18,10 +18,10 @@ from torch import Tensor
 
 import maskwright as mw
 from maskwright.errors import InputError
-from maskwright.inference.late import open_late
 from maskwright.inference.pipeline import pipeline
 from maskwright.runs.finetune.inputs import TaskInputs, load_task_inputs
 from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.heads import TEXT_ROLES
 from maskwright.tasks.loader import AskedBatch
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.retrieval.colbert import LateHead, LateRetrieval
@@ -139,7 +139,8 @@ def test_a_run_learns_and_multivectorencoder_gives_its_vectors(late_lab: Lab, tm
     theirs = sentence_transformers.MultiVectorEncoder(str(tmp_path / "8" / "model"), device="cpu")
     folder = mw.export(tmp_path / "8", "sentence-transformers", out=tmp_path / "out")
     exported = sentence_transformers.MultiVectorEncoder(str(folder), device="cpu")
-    for role, pipe in open_late(tmp_path / "8").items():
+    for role in TEXT_ROLES:
+        pipe = pipeline("embed", tmp_path / "8", role=role, precision="fp32")
         for one in (theirs, exported):
             found = (one.encode_query if role == "query" else one.encode_document)(TEXTS)
             for ours, vectors in zip(pipe(TEXTS), found, strict=True):
@@ -155,17 +156,22 @@ def test_pylate_gives_the_vectors(late_lab: Lab, tmp_path: Path, query_length: i
     inputs = load(late_lab, query_length=query_length, query_prompt="my old ", document_prompt="the quiet ")
     inputs.build_model(seed=0).save_pretrained(tmp_path, inputs.tokenizer)
     theirs = pylate.ColBERT(str(tmp_path), device="cpu")
-    for role, pipe in open_late(tmp_path).items():
+    for role in TEXT_ROLES:
+        pipe = pipeline("embed", tmp_path, role=role, precision="fp32")
         found = theirs.encode(TEXTS, is_query=role == "query", prompt_name=role)
         for ours, vectors in zip(pipe(TEXTS), found, strict=True):
             assert_rounded(ours, vectors, NUM_TERMS)
 
 
-def test_a_folder_of_late_interaction_is_no_embedder(late_lab: Lab, tmp_path: Path) -> None:
+def test_a_folder_of_late_interaction_has_no_similarity(late_lab: Lab, tmp_path: Path) -> None:
     inputs = load(late_lab)
     inputs.build_model(seed=0).save_pretrained(tmp_path, inputs.tokenizer)
     with pytest.raises(InputError, match="a retriever of late interaction"):
-        pipeline("embed", tmp_path)
+        pipeline("similarity", tmp_path)
+    with pytest.raises(InputError, match="pooling is for one vector of a text"):
+        pipeline("embed", tmp_path, pooling="mean")
+    with pytest.raises(InputError, match="no role 'querry' of a text"):
+        pipeline("embed", tmp_path, role="querry")
 
 
 @pytest.mark.slow  # tracing takes seconds
@@ -191,6 +197,7 @@ def test_the_onnx_graph_gives_the_vectors(late_lab: Lab, tmp_path: Path) -> None
     assert "filled up to as many with mask tokens" in card
 
 
+@pytest.mark.slow  # as test_retrieval_dense.py
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     late_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

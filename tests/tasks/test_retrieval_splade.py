@@ -204,6 +204,7 @@ def test_more_weight_of_the_regulariser_leaves_fewer_tokens(splade_lab: Lab, tmp
     assert few["query_tokens"] < many["query_tokens"]
 
 
+@pytest.mark.slow  # as test_retrieval_dense.py
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     splade_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +228,45 @@ def test_wrong_settings_are_refused(splade_lab: Lab, values: dict[str, Any], wor
         load(splade_lab, **values)
 
 
-def test_an_encoder_without_a_head_for_masked_tokens_is_refused(splade_lab: Lab, lab: Lab) -> None:
+def weigh_first_texts(inputs: TaskInputs, model: TaskModel) -> tuple[Tensor, list[set[int]]]:
+    """Weights of the training texts, and the tokens that they have."""
+    texts = [text for one in inputs.train.features.examples for text in one.texts]
+    with torch.no_grad():
+        weights = weigh_padded(inputs, model.eval(), texts)
+    return weights, [set(inputs.tokenizer.backend.encode(text).ids) for text in texts]
+
+
+def test_without_a_head_tokens_begin_as_themselves(splade_lab: Lab, lab: Lab) -> None:
+    inputs, said = load(splade_lab, model=str(lab.model)), []
+    weights, own = weigh_first_texts(inputs, inputs.build_model(0, said.append))
+    wanted = weights.shape[1] // 8
+    assert len(said) == 1
+    assert said[0].startswith("the model has no masked-language-model head")
+    assert said[0].endswith(f" {wanted} of a text")
+    assert (weights > 0).sum(1).double().mean() == pytest.approx(wanted, abs=1)
+    found = [set(row.topk(len(tokens)).indices.tolist()) & tokens for row, tokens in zip(weights, own, strict=True)]
+    share = sum(map(len, found)) / sum(map(len, own))
+    assert share > 0.5, f"{share:.2f} of the tokens of texts are among those with the largest weights"
+
+
+def test_a_head_that_gives_most_tokens_a_weight_is_lowered_as_a_whole(splade_lab: Lab) -> None:
+    inputs, said = load(splade_lab), []
+    given = inputs.build_model(0)
+    name = next(name for name in inputs.weights if name.endswith("predictions.bias"))
+    inputs.weights[name] = inputs.weights[name] + 50.0
+    lowered = inputs.build_model(0, said.append)
+    weights, _ = weigh_first_texts(inputs, lowered)
+    assert len(said) == 1
+    assert "tokens of a text a weight: all are lowered by" in said[0]
+    assert (weights > 0).sum(1).double().mean() == pytest.approx(weights.shape[1] // 8, abs=1)
+    shifts = (lowered.task_head.mlm_output.bias - given.task_head.mlm_output.bias).detach()
+    assert float(shifts.max() - shifts.min()) < 2 * 128 * torch.finfo(torch.float32).eps  # a softmax does not see it
+
+
+def test_a_family_whose_head_has_no_place_for_an_offset_is_refused(splade_lab: Lab, tmp_path: Path) -> None:
+    tokenizer = load(splade_lab).tokenizer
+    encoder = mw.ModernBERT.from_variant("tiny", vocab_size=tokenizer.vocab_size, num_hidden_layers=1)
+    encoder.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
     with pytest.raises(InputError, match="holds no masked-language-model head"):
-        load(splade_lab, model=str(lab.model)).build_model(seed=0)
+        load(splade_lab, model=str(tmp_path)).build_model(seed=0)

@@ -22,6 +22,7 @@ from maskwright.runs.export import ExportOptions, export_model
 from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.similarity.text_similarity import ContrastiveSimilarity
+from maskwright.text.tokenizer.tokenizer import load_tokenizer
 from tolerances import assert_rounded, count_terms, rounding
 
 NUM_TERMS = count_terms(num_layers=2, width=32, length=32)
@@ -88,6 +89,10 @@ def test_the_folder_needs_no_export_and_cuts_texts_where_training_did(pairs_lab:
     run(make_config(pairs_lab, max_length=8, epochs=1), tmp_path / "run")
     settings = json.loads((tmp_path / "run" / "model" / "sentence_bert_config.json").read_text(encoding="utf-8"))
     assert settings["max_seq_length"] == 8
+    assert load_tokenizer(tmp_path / "run" / "model").model_max_length == 8
+    again = make_config(pairs_lab, model=str(tmp_path / "run"), max_length=16, epochs=1)
+    run(again, tmp_path / "again")  # which may be longer
+    assert load_tokenizer(tmp_path / "again" / "model").model_max_length == 16
     with pytest.raises(InputError, match="not a class of transformers; export it --to sentence-transformers"):
         export_model(str(tmp_path / "run"), ExportOptions("hf", tmp_path / "out"), print)
 

@@ -24,8 +24,17 @@ def both(texts: list[str], type: str, vocab_size: int, min_frequency: int = 2, l
     return [counted.backend.to_str(), usual.backend.to_str()]
 
 
-@pytest.mark.parametrize("type", TYPES)
-@pytest.mark.parametrize(("vocab_size", "min_frequency", "lowercase"), [(3000, 2, True), (100_000, 20, False)])
+@pytest.mark.parametrize(
+    ("type", "vocab_size", "min_frequency", "lowercase"),
+    [
+        ("wordpiece", 3000, 2, True),
+        pytest.param("wordpiece", 100_000, 20, False, marks=pytest.mark.slow),
+        pytest.param("byte_level_bpe", 3000, 2, True, marks=pytest.mark.slow),
+        ("byte_level_bpe", 100_000, 20, False),
+        ("word_level", 3000, 2, True),
+        ("word_level", 100_000, 20, False),
+    ],
+)
 def test_real_text_gives_the_same_tokenizer(type: str, vocab_size: int, min_frequency: int, lowercase: bool) -> None:
     texts = read_python_documentation()[:700]
     counted, usual = both(texts, type, vocab_size, min_frequency, lowercase)

@@ -17,6 +17,7 @@ from maskwright.text.duplicates import (
     compute_band_keys,
     compute_shingles,
     compute_signature,
+    compute_signatures,
     estimate_similarity,
 )
 
@@ -74,6 +75,14 @@ def test_a_text_longer_than_a_piece_has_all_its_shingles() -> None:
     assert len(compute_shingles(text)) in (299_996, 299_997)
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text(st.sampled_from("aBß İΣ1.\n漢か한🙂क़"), max_size=40), max_size=6))
+def test_texts_have_the_same_signatures_together_as_alone(texts: list[str]) -> None:
+    texts = [*texts, "word " * 9000, "a b c d e"]  # the first is longer than what is hashed at once
+    alone = np.stack([compute_signature(text) for text in texts])
+    assert np.array_equal(compute_signatures(texts), alone)
+
+
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 10**9), num_words=st.integers(150, 800), data=st.data())
 def test_a_small_edit_makes_a_near_duplicate_and_another_text_does_not(
@@ -128,7 +137,7 @@ def judge_by_hand(texts: list[str], similarity: float) -> list[bool]:
     return verdicts
 
 
-@pytest.mark.parametrize("similarity", [0.4, 0.8])
+@pytest.mark.parametrize("similarity", [pytest.param(0.4, marks=pytest.mark.slow), 0.8])
 def test_each_document_is_compared_with_the_first_of_each_of_its_bands(similarity: float) -> None:
     choice = random.Random(1)
     texts: list[str] = []

@@ -35,7 +35,10 @@ Precision = Annotated[
 Compile = Annotated[
     str | None, typer.Option(help="Compile layers on a GPU: auto (large jobs), true or false; unset: auto.")
 ]
-
+Role = Annotated[
+    str | None,
+    typer.Option(help="embed: query or document, which some retrievers embed differently; unset: a text as it is."),
+]
 On = Annotated[
     str | None,
     typer.Option(metavar="WHERE", help="ray or ray://HOST:PORT: a cluster answers, into --out; unset: this process."),
@@ -76,6 +79,7 @@ def predict(
     normalize: Annotated[
         bool, typer.Option("--normalize", help="embed: normalize vectors to length 1, even if the model does not.")
     ] = False,
+    role: Role = None,
     aggregation: Annotated[
         str | None,
         typer.Option(
@@ -165,6 +169,7 @@ def embed(
     normalize: Annotated[
         bool, typer.Option("--normalize", help="Normalize vectors to length 1, even if the model does not.")
     ] = False,
+    role: Role = None,
     max_length: MaxLength = None,
     column: Annotated[str | None, typer.Option(help="Column of the text; unset: text or sentence1.")] = None,
     id_column: IdColumn = None,

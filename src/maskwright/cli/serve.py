@@ -57,6 +57,10 @@ def serve(
     read_timeout_s: Annotated[
         float, typer.Option(help="Longest time for a client to send a request, or to read, in seconds.")
     ] = 15.0,
+    index: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="INDEX", help="Index that /search searches, with its model; may be given several times."),
+    ] = None,
     board: Annotated[Path | None, typer.Option(metavar="RUNS", help="Folder whose runs are shown at /board.")] = None,
 ) -> None:
     """Answer over HTTP with one or several models, each with every kind it can do.
@@ -71,6 +75,8 @@ def serve(
         maskwright serve runs/mine runs/mine-ner --port 8080
 
         maskwright serve runs/mine --host 0.0.0.0 --max-concurrent 64
+
+        maskwright serve --index idx
     """
     from maskwright.serving.serve import serve as run
 

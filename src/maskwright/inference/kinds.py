@@ -10,10 +10,12 @@ from maskwright.errors import InputError
 from maskwright.inference.classify import CLASSIFYING_TASKS, Classify
 from maskwright.inference.embed import Embed, Similarity
 from maskwright.inference.fill_mask import FillMask
+from maskwright.inference.late import EmbedTokens
 from maskwright.inference.loading import (
     EncoderSource,
     LoadedEncoder,
     Source,
+    find_retriever,
     load_language_model,
     load_task_model,
     load_text_encoder,
@@ -21,10 +23,14 @@ from maskwright.inference.loading import (
 from maskwright.inference.ner import FindEntities
 from maskwright.inference.qa import AnswerQuestions
 from maskwright.inference.runner import Kind
+from maskwright.inference.sparse import EmbedSparse
 from maskwright.inference.zero_shot import ZeroShot
 from maskwright.suggestions import suggest
+from maskwright.tasks.heads import TEXT_ROLES
 from maskwright.tasks.ner.token_classification import TokenClassification
 from maskwright.tasks.qa.question_answering import QuestionAnswering
+from maskwright.tasks.retrieval.colbert import LateRetrieval
+from maskwright.tasks.retrieval.splade import SpladeRetrieval
 from maskwright.tasks.sequence.classification import Classification
 from maskwright.tasks.task import Task
 
@@ -41,12 +47,35 @@ def _load_encoder(model: EncoderSource, tokenizer: Any) -> tuple[LoadedEncoder]:
     return (load_text_encoder(model, tokenizer),)
 
 
-def _make_embed(loaded: LoadedEncoder, **options: Any) -> Embed:
+def _load_embedder(model: EncoderSource, tokenizer: Any) -> tuple[Any, ...]:
+    """An encoder; or the whole of a retriever that gives something else than a vector to a text."""
+    if find_retriever(model) is None:
+        return _load_encoder(model, tokenizer)
+    assert not isinstance(model, LoadedEncoder)
+    return load_task_model(model, tokenizer, "embed texts", SpladeRetrieval, LateRetrieval)
+
+
+def _make_embed(*loaded: Any, **options: Any) -> Kind[Any, Any]:
+    if len(loaded) == 1:
+        return _make_vectors(*loaded, **options)
+    model, tokenizer = loaded
+    is_sparse = isinstance(model.task, SpladeRetrieval)
+    gives = "weights of tokens" if is_sparse else "a vector to each token"
+    for name, value in options.items():
+        if name != "role" and value is not None:
+            raise InputError(f"{name} is for one vector of a text, and this model gives {gives}; leave it out")
+    role = options.get("role") or TEXT_ROLES[1]
+    if role not in TEXT_ROLES:
+        raise InputError(f"no role '{role}' of a text{suggest(role, TEXT_ROLES)}")
+    return (EmbedSparse if is_sparse else EmbedTokens)(model, tokenizer, role)
+
+
+def _make_vectors(loaded: LoadedEncoder, **options: Any) -> Embed:
     return Embed(loaded.encoder, loaded.tokenizer, loaded.settings.with_options(**options), loaded.find_causal)
 
 
 def _make_similarity(loaded: LoadedEncoder, **options: Any) -> Similarity:
-    return Similarity(_make_embed(loaded, **options))
+    return Similarity(_make_vectors(loaded, **options))
 
 
 def _load_for(purpose: str, *tasks: type[Task]) -> Callable[[Source, Any], tuple[Any, ...]]:
@@ -56,7 +85,7 @@ def _load_for(purpose: str, *tasks: type[Task]) -> Callable[[Source, Any], tuple
 _QA_OPTIONS = ("top_k", "max_answer_length", "doc_stride", "max_question_length", "handle_impossible_answer")
 RECIPES = {
     "fill-mask": Recipe(load_language_model, FillMask, ("top_k", "targets", "max_length")),
-    "embed": Recipe(_load_encoder, _make_embed, ("pooling", "normalize", "max_length", "role")),
+    "embed": Recipe(_load_embedder, _make_embed, ("pooling", "normalize", "max_length", "role")),
     "similarity": Recipe(_load_encoder, _make_similarity, ("pooling", "max_length")),
     "classify": Recipe(_load_for("classify texts", *CLASSIFYING_TASKS), Classify, ("top_k", "max_length")),
     "ner": Recipe(_load_for("find entities", TokenClassification), FindEntities, ("aggregation", "max_length")),

@@ -11,16 +11,12 @@ from typing import Any
 import numpy as np
 
 from maskwright.inference.layout import EncodedBatch, Reduction, Sample
-from maskwright.inference.loading import Source, load_task_model
-from maskwright.inference.pipeline import Pipeline
-from maskwright.inference.precision import Compile, choose_inference_precision, compile_layers, convert
 from maskwright.inference.runner import Name, Prepared, TaskKind
 from maskwright.inference.texts import Floats, SampleCutter, as_texts, encode_texts
 from maskwright.tasks.heads import TEXT_ROLES
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.retrieval.colbert import LateRetrieval, fill_query
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.compute.device import choose_device
 
 _QUERY = TEXT_ROLES[0]
 
@@ -28,7 +24,7 @@ _QUERY = TEXT_ROLES[0]
 class EmbedTokens(TaskKind[str, Floats]):
     """Vectors (T, C) of a text's tokens that count; of a document longer than the model, those of all its windows."""
 
-    def __init__(self, model: TaskModel, tokenizer: Tokenizer, role: str) -> None:
+    def __init__(self, model: TaskModel, tokenizer: Tokenizer, role: str = TEXT_ROLES[1]) -> None:
         super().__init__(model, tokenizer)
         assert isinstance(model.task, LateRetrieval)
         self._settings = model.task.settings
@@ -56,25 +52,10 @@ class EmbedTokens(TaskKind[str, Floats]):
 
     @property
     def example(self) -> dict[str, Any]:
-        return {"vectors": np.zeros((1, 1), np.float32)}
+        return {"embedding": np.zeros((1, 1), np.float32)}
 
     def describe_answer(self, answer: Floats) -> dict[str, Any]:
-        return {"vectors": answer}
+        return {"embedding": answer}
 
     def as_items(self, inputs: Any) -> tuple[list[str], bool]:
         return as_texts(inputs)
-
-
-def open_late(
-    model: Source, precision: str | None = None, compile: Compile | None = None
-) -> dict[str, Pipeline[str, Floats]]:
-    """A pipeline for each role of a text, around one model."""
-    loaded, tokenizer = load_task_model(model, None, "give vectors of tokens", LateRetrieval)
-    loaded.to(choose_device("auto", "device"))
-    chosen = choose_inference_precision(precision or "auto", next(loaded.parameters()).device)
-    convert(loaded, loaded.encoder, chosen.name)
-    compilation = compile_layers(loaded.encoder, compile, chosen.name)
-    return {
-        role: Pipeline(EmbedTokens(loaded, tokenizer, role), precision=chosen, compilation=compilation)
-        for role in TEXT_ROLES
-    }

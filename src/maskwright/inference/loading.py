@@ -31,6 +31,7 @@ from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageM
 from maskwright.objectives.mlm_files import lacks_head
 from maskwright.tasks.foreign import load_foreign_encoder
 from maskwright.tasks.model import TaskModel
+from maskwright.tasks.retrieval.settings import DENSE, Kind, RetrievalSettings, load_settings
 from maskwright.tasks.task import Task
 from maskwright.text.tokenizer.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
 from maskwright.untrusted import MAX_FILE_BYTES, parse_json_object, read_json_object, shorten
@@ -83,14 +84,32 @@ class LoadedModel:
         return self.encoder.tokenizer
 
 
+def find_kind(folder: Path) -> Kind:
+    """What a model folder's texts become in retrieval; what was not trained to be another kind gives vectors."""
+    return load_settings(read_config(folder)).kind
+
+
+def find_retriever(model: EncoderSource) -> Kind | None:
+    """The kind of a retriever that gives something else than a vector to a text; None of any other model."""
+    if isinstance(model, TaskModel):
+        settings = getattr(model.task, "settings", None)
+        kind = settings.kind if isinstance(settings, RetrievalSettings) else DENSE
+    elif isinstance(model, nn.Module | LoadedEncoder):
+        return None
+    else:
+        kind = find_kind(resolve_folder(model))
+    return None if kind == DENSE else kind
+
+
 def load_model(model: Source, tokenizer: Any = None) -> LoadedModel:
     """Whatever a name stands for, read once: a model for a task, a language model, or an encoder alone."""
     if isinstance(model, nn.Module):
         whole = model if isinstance(model, MaskedLanguageModel | TaskModel) else None
         return _with_encoder(whole or model, given_tokenizer(tokenizer), EmbeddingSettings())
     folder = resolve_folder(model)
-    settings = read_sentence_settings(folder)
-    if find_task_architecture(read_config(folder)) is not None:
+    is_retriever = find_retriever(folder) is not None
+    settings = None if is_retriever else read_sentence_settings(folder)
+    if is_retriever or find_task_architecture(read_config(folder)) is not None:
         task_model = TaskModel.from_pretrained(folder)
         return _with_encoder(task_model, choose_tokenizer(folder, tokenizer), settings or EmbeddingSettings())
     if settings is None and not lacks_head(folder):
@@ -241,7 +260,8 @@ def _read_chain(folder: Path) -> list[str]:
     )
     if other is not None:
         raise InputError(
-            f"{path} is of {other} and no vector to a text; use it with index, search, mine or eval retrieval"
+            f"{path} is of {other} and no vector to a text; use it with embed, serve, index, search, mine or eval"
+            " retrieval"
         )
     if chain not in _CHAINS:
         raise InputError(

@@ -28,7 +28,7 @@ Record = dict[str, Any]
 Blocks = Callable[[], Iterator[bytes]]
 """All blocks from the first, each time it is called."""
 _TEXT = "text"
-_VECTORS = "embedding"
+VECTORS = "embedding"
 _VECTORS_SUFFIX = ".npz"
 _ROW_COLUMN = "row"
 _AS_JSON = {b"maskwright": b"json"}
@@ -129,10 +129,10 @@ class NpzFormat(ParquetFormat):
         missing: list[bool] = []
         ids: list[Any] = []
         width = 0
-        is_nested = np.ndim(self.columns.answers[_VECTORS]) > 1
+        is_nested = np.ndim(self.columns.answers[VECTORS]) > 1
         for block in blocks():
             table = read_block(block)
-            for vectors in table[_VECTORS].to_numpy(zero_copy_only=False):
+            for vectors in table[VECTORS].to_numpy(zero_copy_only=False):
                 missing.append(vectors is None)
                 lengths.append(int(not is_nested) if vectors is None else len(vectors) if is_nested else 1)
                 if vectors is not None and not width:
@@ -143,7 +143,7 @@ class NpzFormat(ParquetFormat):
                 header = {"descr": "<f4", "fortran_order": False, "shape": (sum(lengths), width)}
                 np.lib.format.write_array_header_1_0(member, header)
                 for block in blocks():
-                    member.write(_list_vectors(read_block(block)[_VECTORS], width, is_nested))
+                    member.write(_list_vectors(read_block(block)[VECTORS], width, is_nested))
             arrays: dict[str, Any] = {"missing": np.array(missing, dtype=bool)}
             if is_nested:
                 arrays["lengths"] = np.array(lengths, dtype=np.int64)
@@ -241,7 +241,7 @@ def _as_lists(value: Any) -> Any:
 
 def _list_ids(table: Any) -> list[Any]:
     """Of the column that says which record it is, unless that is its number."""
-    name = next((name for name in table.schema.names if name != _VECTORS), _ROW_COLUMN)
+    name = next((name for name in table.schema.names if name != VECTORS), _ROW_COLUMN)
     return [] if name == _ROW_COLUMN else list(table[name].to_pylist())
 
 

@@ -28,6 +28,7 @@ from maskwright.inference.loading import (
     LoadedEncoder,
     LoadedModel,
     Source,
+    find_retriever,
     load_model,
 )
 from maskwright.inference.precision import (
@@ -403,6 +404,8 @@ def build_pipelines(
     if chosen is not None or compile is not None:
         compile_layers(loaded.encoder.encoder, compile, "" if chosen is None else chosen.name)
     found: dict[str, Pipeline[Any, Any]] = {}
+    if loaded.whole is not None and find_retriever(loaded.whole) is not None:
+        return EveryKind(loaded, {"embed": pipeline("embed", loaded.whole, loaded.tokenizer)}, chosen)
     if isinstance(loaded.whole, MaskedLanguageModel):
         found["fill-mask"] = pipeline("fill-mask", loaded.whole, loaded.tokenizer)
     elif loaded.whole is not None:

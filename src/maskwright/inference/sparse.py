@@ -14,15 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from maskwright.inference.layout import EncodedBatch, Reduction, Sample
-from maskwright.inference.loading import Source, load_task_model
-from maskwright.inference.pipeline import Pipeline
-from maskwright.inference.precision import Compile, choose_inference_precision, compile_layers, convert
 from maskwright.inference.runner import Name, Prepared, TaskKind
 from maskwright.inference.texts import Floats, SampleCutter, as_texts
+from maskwright.tasks.heads import TEXT_ROLES
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.retrieval.splade import SpladeRetrieval
 from maskwright.text.tokenizer.tokenizer import Tokenizer
-from maskwright.training.compute.device import choose_device
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class SparseVector:
 class EmbedSparse(TaskKind[str, SparseVector]):
     """The weights of a text's tokens; of a text longer than the model, the largest of its windows."""
 
-    def __init__(self, model: TaskModel, tokenizer: Tokenizer, role: str) -> None:
+    def __init__(self, model: TaskModel, tokenizer: Tokenizer, role: str = TEXT_ROLES[1]) -> None:
         super().__init__(model, tokenizer)
         assert isinstance(model.task, SpladeRetrieval)
         self._prompt = model.task.settings.prompts.get(role, "")
@@ -65,13 +62,15 @@ class EmbedSparse(TaskKind[str, SparseVector]):
 
     @property
     def example(self) -> dict[str, Any]:
-        return {"tokens": {"a": 1.0}}
+        return {"tokens": ["a"], "weights": np.ones(1, np.float32)}
 
     def describe_answer(self, answer: SparseVector) -> dict[str, Any]:
-        """By token, the largest weight first."""
+        """The tokens, the largest weight first."""
         order = np.argsort(-answer.weights, kind="stable")
-        names = [self.tokenizer.backend.id_to_token(int(token)) for token in answer.tokens[order]]
-        return {"tokens": dict(zip(names, answer.weights[order].tolist(), strict=True))}
+        return {
+            "tokens": [self.tokenizer.token(int(token)) for token in answer.tokens[order]],
+            "weights": answer.weights[order],
+        }
 
     def as_items(self, inputs: Any) -> tuple[list[str], bool]:
         return as_texts(inputs)
@@ -84,18 +83,3 @@ def _list_weights(weights: Tensor) -> list[SparseVector]:
         tokens = row.nonzero()[0]
         vectors.append(SparseVector(tokens.astype(np.int32), row[tokens]))
     return vectors
-
-
-def open_sparse(
-    model: Source, precision: str | None = None, compile: Compile | None = None
-) -> dict[str, Pipeline[str, SparseVector]]:
-    """A pipeline for each role of a text, around one model."""
-    loaded, tokenizer = load_task_model(model, None, "give weights of tokens", SpladeRetrieval)
-    loaded.to(choose_device("auto", "device"))
-    chosen = choose_inference_precision(precision or "auto", next(loaded.parameters()).device)
-    convert(loaded, loaded.encoder, chosen.name)
-    compilation = compile_layers(loaded.encoder, compile, chosen.name)
-    return {
-        role: Pipeline(EmbedSparse(loaded, tokenizer, role), precision=chosen, compilation=compilation)
-        for role in ("query", "document")
-    }

@@ -1,4 +1,4 @@
-"""Masking strategies: whole words, spans (Joshi et al. 2020, SpanBERT), and any of them by name.
+"""Masking strategies: whole words, spans (Joshi et al. 2020, SpanBERT), and any of them all by name.
 
 B rows, S row length. For span masking each document is divided into spans of random lengths, one after another, and
 spans are chosen as words are in whole-word masking. So spans never overlap and never leave their document.
@@ -26,6 +26,13 @@ from maskwright.masking.tokens import (
     find_last,
     lay_out_words,
     low_bits,
+)
+from maskwright.masking.weighted import (
+    DEFAULT_EXPONENT,
+    DEFAULT_LOSS_DECAY,
+    DEFAULT_UPDATE_EVERY_STEPS,
+    AdaptiveMasker,
+    FrequencyMasker,
 )
 from maskwright.randomness import threshold
 from maskwright.suggestions import suggest
@@ -132,6 +139,9 @@ def build_masker(
     selection: Selection = "exact",
     span_p: float = DEFAULT_SPAN_P,
     span_max_words: int = DEFAULT_SPAN_MAX_WORDS,
+    exponent: float = DEFAULT_EXPONENT,
+    update_every_steps: int = DEFAULT_UPDATE_EVERY_STEPS,
+    loss_decay: float = DEFAULT_LOSS_DECAY,
 ) -> Masker:
     """The masker of a strategy; `masker.settings()` are the arguments that build another like it."""
     vocabulary = (vocab_size, mask_token_id, special_token_ids)
@@ -143,6 +153,16 @@ def build_masker(
             return WordMasker(*vocabulary, *split)
         case "span":
             return SpanMasker(*vocabulary, *split, span_p=span_p, span_max_words=span_max_words)
+        case "frequency":
+            return FrequencyMasker(*vocabulary, *split, exponent=exponent)
+        case "adaptive":
+            return AdaptiveMasker(
+                *vocabulary,
+                *split,
+                exponent=exponent,
+                update_every_steps=update_every_steps,
+                loss_decay=loss_decay,
+            )
         case unknown:
             raise InputError(f"no masking strategy '{unknown}'{suggest(unknown, get_args(Strategy))}")
 

@@ -102,7 +102,7 @@ def _as_int64(key: int) -> int:
 
 
 Selection = Literal["exact", "bernoulli"]
-Strategy = Literal["token", "whole_word", "span"]
+Strategy = Literal["token", "whole_word", "span", "frequency", "adaptive"]
 _STREAMS = (Stream.ROUNDING, Stream.SELECTION, Stream.CORRUPTION, Stream.REPLACEMENT)
 
 
@@ -159,6 +159,10 @@ class Masker(ABC):
     def _group(self, batch: PackedBatch, is_maskable: Tensor, hashes: Tensor) -> Units:
         """Which tokens are chosen together; the low bits of `hashes` are free to use."""
 
+    def _weigh(self, draws: Tensor, input_ids: Tensor) -> Tensor:
+        """Draws of which the smallest are chosen; here no token is preferred."""
+        return draws
+
     def settings(self) -> dict[str, Any]:
         """The settings of this masker, as arguments of `build_masker`."""
         return {
@@ -183,6 +187,7 @@ class Masker(ABC):
         hashes = hash_positions(sample_hashes[1:], batch.positions)
         draws, fates, replacements = high_bits(hashes)
         units = self._group(batch, is_maskable, hashes[0])
+        draws = self._weigh(draws, batch.input_ids)
         if units.draw_places is not None:
             draws = draws.gather(1, units.draw_places)
         if units.fate_places is not None:
@@ -215,7 +220,7 @@ class Masker(ABC):
 class TokenMasker(Masker):
     """Chooses single tokens."""
 
-    strategy = "token"
+    strategy: ClassVar[Strategy] = "token"
     max_unit_tokens = 1
 
     def _group(self, batch: PackedBatch, is_maskable: Tensor, hashes: Tensor) -> Units:

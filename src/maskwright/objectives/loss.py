@@ -99,6 +99,14 @@ def compute_loss_sums(logits: Tensor, labels: Tensor, weights: Tensor | None = N
     )
 
 
+def compute_token_losses(logits: Tensor, labels: Tensor) -> tuple[LossSums, Tensor]:
+    """The sums of `compute_loss_sums`, and the loss of each of (M,) labels, 0 where it is ignored."""
+    losses = F.cross_entropy(logits.float(), labels, reduction="none", ignore_index=IGNORED_LABEL)
+    with torch.no_grad():
+        num_correct = (logits.max(dim=-1).indices == labels).sum()
+    return LossSums.of_tokens(losses.sum(), (labels != IGNORED_LABEL).sum(), num_correct), losses.detach()
+
+
 def compute_loss_in_parts(
     features: Tensor,
     weight: Tensor,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
-from torch import nn
+from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch, Questions
 from maskwright.errors import InputError
 from maskwright.masking.strategies import build_masker
 from maskwright.masking.tokens import CorruptedBatch, Masker, TokenMasker
+from maskwright.masking.weighted import AdaptiveMasker, FrequencyMasker, WeightedMasker
 from maskwright.models.compilation import LayerCompiler
 from maskwright.models.description import build_model_html
 from maskwright.models.encoder import PackedEncoder
@@ -100,6 +101,22 @@ class Objective(SavedModel):
             if isinstance(encoder, PackedEncoder):
                 encoder.follow(progress)
 
+    def begin_step(self) -> None:
+        """Called before the gradients of a step are computed, and again where that is repeated."""
+
+    def end_step(self, step: int, skip: Tensor, add_up: Callable[[Tensor], Tensor]) -> None:
+        """Called after each step, by all processes, with 1 in `skip` if it changed nothing."""
+
+    def collect_tables(self, add_up: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """What questions depend on beside (seed, epoch, sample, position) and progress, for checkpoints."""
+        return {}
+
+    def load_tables(self, tables: Mapping[str, Tensor], is_main: bool) -> None:
+        """Go on from what `collect_tables` returned."""
+
+    def set_token_counts(self, counts: Tensor) -> None:
+        """How often each id, (V,), occurs in the training text, for masking by frequency."""
+
     def other_encoders(self) -> list[nn.Module]:
         """Other encoders beside `encoder`, whose layers FSDP shards one by one."""
         return []
@@ -174,6 +191,30 @@ class TokenObjective(Objective):
     def mask_ratio(self, ratio: float) -> None:
         arguments.check_mask_ratio(ratio)
         self._mask_ratio = ratio
+
+    @property
+    def learning_masker(self) -> AdaptiveMasker | None:
+        """The masker, if it follows the model's losses."""
+        return self.masker if isinstance(self.masker, AdaptiveMasker) else None
+
+    def begin_step(self) -> None:
+        if self.learning_masker is not None:
+            self.learning_masker.begin_step()
+
+    def end_step(self, step: int, skip: Tensor, add_up: Callable[[Tensor], Tensor]) -> None:
+        if self.learning_masker is not None:
+            self.learning_masker.end_step(step, skip, add_up)
+
+    def collect_tables(self, add_up: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        return self.masker.tables(add_up) if isinstance(self.masker, WeightedMasker) else {}
+
+    def load_tables(self, tables: Mapping[str, Tensor], is_main: bool) -> None:
+        if isinstance(self.masker, WeightedMasker):
+            self.masker.load_tables(tables, is_main)
+
+    def set_token_counts(self, counts: Tensor) -> None:
+        if isinstance(self.masker, FrequencyMasker):
+            self.masker.set_counts(counts)
 
     @property
     def mask_token_id(self) -> int:

@@ -29,7 +29,13 @@ from maskwright.models.layers import ACTIVATIONS, Dropout, LayerNorm, build_acti
 from maskwright.models.products import RowLinear
 from maskwright.models.transformers_model import TransformersHead
 from maskwright.objectives import arguments
-from maskwright.objectives.loss import LossSums, compute_loss_in_parts, compute_loss_sums, gather_labelled
+from maskwright.objectives.loss import (
+    LossSums,
+    compute_loss_in_parts,
+    compute_loss_sums,
+    compute_token_losses,
+    gather_labelled,
+)
 from maskwright.objectives.objective import TokenObjective
 from maskwright.suggestions import suggest
 
@@ -205,6 +211,10 @@ class PredictingModel(TokenObjective):
     ) -> LossSums:
         """The sums over labelled tokens, whose losses `weights` (B, S) multiply if given."""
         slots, slot_labels = gather_labelled(hidden, labels, capacity)
+        if self.learning_masker is not None and torch.is_grad_enabled():
+            sums, losses = compute_token_losses(self.predict(slots), slot_labels)
+            self.learning_masker.record(slot_labels, losses)
+            return sums
         slot_weights = None if weights is None else gather_labelled(weights[..., None], labels, capacity)[0][:, 0]
         if self._head_compiler is not None and torch.is_grad_enabled():
             features = self._head_compiler.run(_transform, self, slots)
@@ -216,7 +226,7 @@ class PredictingModel(TokenObjective):
 
     @property
     def is_recordable(self) -> bool:
-        return isinstance(self.encoder, PackedEncoder) and self.mlm_head is None
+        return isinstance(self.encoder, PackedEncoder) and self.mlm_head is None and self.learning_masker is None
 
     def compile_parts(self) -> None:
         """Compile the head too, so that the softmax over the vocabulary is fused and the logits are never all in

@@ -53,6 +53,8 @@ class ModelFiles:
     """Other JSON files, by name."""
     pads_left: bool = False
     """Whether other programs must pad on the left."""
+    max_length: int | None = None
+    """Tokens of the longest input; None: what the encoder takes."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class SavedModel(nn.Module, ABC):
             tokenizer,
             small_files=described.small_files,
             pads_left=described.pads_left,
-            max_length=find_max_length(self.encoder),
+            max_length=described.max_length or find_max_length(self.encoder),
         )
 
     @property

@@ -76,6 +76,11 @@ class MaskingCollator:
             raise InputError(f"return_tensors is {return_tensors!r}; expected 'pt' for PyTorch or 'np' for NumPy")
         if whole_word_mask and strategy not in (None, "whole_word"):
             raise InputError(f"whole_word_mask is on and strategy is '{strategy}'; give one of the two")
+        if strategy in ("frequency", "adaptive"):
+            raise InputError(
+                f"masking by {strategy} needs what a training run knows of its text; give the collator token,"
+                " whole_word or span"
+            )
         self.tokenizer = tokenizer
         self.mlm = mlm
         self.mlm_probability = mlm_probability

@@ -48,6 +48,14 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
     """A new model, or the one to continue from with this run's masking and head dropout."""
     check_objective(config)
     torch.manual_seed(config.run.seed)
+    model = _build_model(config, tokenizer)
+    model.masker = build_masker(
+        model.vocab_size, tokenizer.mask_token_id, tokenizer.all_special_ids, **_masking_options(config)
+    )
+    return model
+
+
+def _build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
     if config.model.from_ is not None:
         return _continue_model(config, tokenizer, config.model.from_)
     if config.distillation.teacher is not None:
@@ -66,7 +74,6 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
         "mlm_head_dropout": config.model.mlm_head_dropout,
         "layer_norm_eps": encoder.norm_eps,
         "seed": config.run.seed,
-        **_masking_options(config),
     }
     if config.training.mode == "rtd":
         return ReplacedTokenDetection(
@@ -81,8 +88,7 @@ def build_model(config: Config, tokenizer: Tokenizer) -> TrainedModel:
 
 def _build_student(config: Config, tokenizer: Tokenizer, teacher_name: str) -> MaskedLanguageModel:
     teacher = load_teacher(config)
-    masking = {"special_token_ids": tokenizer.all_special_ids, **_masking_options(config)}
-    student = build_student(config, teacher, masking)
+    student = build_student(config, teacher, {"special_token_ids": tokenizer.all_special_ids})
     _check_fits(teacher, config, tokenizer, teacher_name)
     return student
 
@@ -142,9 +148,6 @@ def _continue_model(config: Config, tokenizer: Tokenizer, source: str) -> Traine
     model.mlm_head_dropout = config.model.mlm_head_dropout
     model.seed = config.run.seed
     model.special_token_ids = tuple(tokenizer.all_special_ids)
-    model.masker = build_masker(
-        model.vocab_size, tokenizer.mask_token_id, tokenizer.all_special_ids, **_masking_options(config)
-    )
     return model
 
 
@@ -206,6 +209,9 @@ def _masking_options(config: Config) -> dict[str, Any]:
         "unchanged_ratio": masking.unchanged_ratio,
         "span_p": masking.span_p,
         "span_max_words": masking.span_max_words,
+        "exponent": masking.exponent,
+        "update_every_steps": masking.update_every_steps,
+        "loss_decay": masking.loss_decay,
     }
 
 
@@ -362,6 +368,11 @@ def check_objective(config: Config) -> None:
         raise InputError(
             f"pairs.task={config.pairs.task} is an addition to masked language modelling; set training.mode=mlm and no"
             " phases, or unset it"
+        )
+    if config.masking.strategy == "adaptive" and (mode == "rtd" or config.pairs.task or config.distillation.teacher):
+        raise InputError(
+            "masking.strategy=adaptive follows the loss of masked tokens alone; set masking.strategy to another one, or"
+            " train with training.mode mlm or hybrid, without pairs.task and without a teacher"
         )
     if config.objective and mode != "mlm":
         raise InputError(

@@ -19,7 +19,7 @@ from maskwright.errors import InputError, InputWarning
 from maskwright.inference.answers import MOST_SHOWN, Answers
 from maskwright.inference.kept_answers import KeptAnswers, keep_answers
 from maskwright.inference.kinds import resolve_kind
-from maskwright.inference.outputs import AnswerColumns, check_output
+from maskwright.inference.outputs import VECTORS, AnswerColumns, check_output
 from maskwright.inference.pipeline import Pipeline, describe_gaps, pipeline
 from maskwright.inference.precision import Compile
 from maskwright.models.files.model_folder import resolve_folder
@@ -50,6 +50,10 @@ class _Output:
     def check(self) -> None:
         check_output(self.path, self.overwrite, self.has_vectors, self.keeps_columns)
 
+    def check_vectors(self, example: Mapping[str, Any]) -> None:
+        """Whether a model that is loaded gives what the file can hold."""
+        check_output(self.path, self.overwrite, VECTORS in example, self.keeps_columns)
+
 
 @checks_arguments
 def predict(
@@ -61,6 +65,7 @@ def predict(
     target: Sequence[str] | None = None,
     pooling: str | None = None,
     normalize: bool = False,
+    role: str | None = None,
     aggregation: str | None = None,
     label: Sequence[str] | None = None,
     hypothesis: str | None = None,
@@ -105,6 +110,7 @@ def predict(
         "targets": target,
         "pooling": pooling,
         "normalize": normalize or None,
+        "role": role,
         "aggregation": aggregation,
         "labels": label,
         "hypothesis": hypothesis,
@@ -129,6 +135,8 @@ def predict(
         compile=compile if on is None else None,
         **settings,
     )
+    if output is not None:
+        output.check_vectors(predictor.kind.example)
     if on is None and predictor.precision is not None and predictor.precision.name != "fp32":
         (console or CleanConsole(stderr=True)).print(f"precision: {predictor.precision}", highlight=False)
     if predictor.compilation is not None and (compile is not None or _is_on_gpu(predictor)):

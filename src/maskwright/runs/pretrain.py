@@ -156,6 +156,7 @@ def _begin(config: Config, overwrite: bool, world: World, console: Console, stor
     general = load_general_text(config, data.tokenizer, partial(warn, console))
     model = build_model(config, data.tokenizer)
     token_counts = torch.from_numpy(count_tokens(data.train, model.vocab_size))
+    model.set_token_counts(token_counts)
     if model.evaluates_causally:  # the end of each segment is a next token too
         token_counts[data.tokenizer.sep_token_id] += data.train.shards.num_documents * (data.train.num_specials - 1)
     unigram_loss = evaluate_unigram(model, data.validation.epoch(0), token_counts)

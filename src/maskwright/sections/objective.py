@@ -12,8 +12,10 @@ from maskwright.sections.data import SourceConfig, build_sources
 
 
 class MaskingConfig(Section):
-    strategy: Literal["token", "whole_word", "span"] = Field(
-        default="token", description="The unit of masking: a token, a word or a span of words."
+    strategy: Literal["token", "whole_word", "span", "frequency", "adaptive"] = Field(
+        default="token",
+        description="The unit of masking: a token, a word or a span of words; or tokens that are rare (frequency) or on"
+        " which the model's own loss is high (adaptive) more often than others.",
     )
     selection: Literal["exact", "bernoulli"] = Field(
         default="exact", description="An exact share of each sample, or an independent draw for each unit."
@@ -41,16 +43,29 @@ class MaskingConfig(Section):
         description="span: probability that a span ends after a word; larger values give shorter spans.",
     )
     span_max_words: int = Field(default=10, ge=1, description="span: maximum number of words in a span.")
+    exponent: float = Field(
+        default=0.5,
+        gt=0,
+        description="frequency, adaptive: a token's weight is its inverse frequency, or running loss, to this power.",
+    )
+    update_every_steps: int = Field(
+        default=200, ge=1, description="adaptive: steps between two updates of the running losses."
+    )
+    loss_decay: float = Field(
+        default=0.5, ge=0, lt=1, description="adaptive: share of the old running loss that an update keeps."
+    )
 
     @property
     def needs_words(self) -> bool:
         """Whether batches need word boundaries."""
-        return self.strategy != "token"
+        return self.strategy in ("whole_word", "span")
 
     @model_validator(mode="after")
     def _check_split(self) -> MaskingConfig:
         if self.random_token_ratio + self.unchanged_ratio > 1:
             raise ValueError("random_token_ratio + unchanged_ratio exceeds 1; the rest becomes [MASK]")
+        if self.selection == "bernoulli" and self.strategy in ("frequency", "adaptive"):
+            raise ValueError(f"strategy {self.strategy} shares out an exact number of tokens; set selection=exact")
         return self
 
 

@@ -16,10 +16,12 @@ from maskwright.errors import InputError, RunError, describe_shortage
 from maskwright.inference.loading import Source
 from maskwright.inference.pipeline import build_pipelines
 from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER, MODEL_FOLDER
+from maskwright.runs.search.search import Searcher
 from maskwright.serving.batching import Batcher
 from maskwright.serving.metrics import Meter
 from maskwright.serving.models import ServedModel
 from maskwright.serving.refusals import Refusal
+from maskwright.serving.search import AskedIndex, ServedIndex
 from maskwright.serving.settings import ServeSettings
 from maskwright.suggestions import suggest
 
@@ -32,6 +34,17 @@ _MAX_CPU_THREADS = 4
 
 
 @dataclass
+class IndexEntry:
+    """An index that was asked for."""
+
+    folder: Path
+    source: str | None
+    """Of its model; None where it has none."""
+    index: ServedIndex | None = None
+    error: str | None = None
+
+
+@dataclass
 class Entry:
     """A model that was asked for."""
 
@@ -40,6 +53,9 @@ class Entry:
     model: ServedModel | None = None
     error: str | None = None
     """Why it is not there and never will be."""
+
+    def is_of(self, name: str) -> bool:
+        return isinstance(self.source, str | Path) and str(self.source) == name
 
 
 class ModelHub:
@@ -51,10 +67,15 @@ class ModelHub:
         meter: Meter,
         device: str | None = None,
         tokenizer: Any = None,
+        indexes: Sequence[AskedIndex] = (),
     ) -> None:
-        """`tokenizer` is that of a model in memory."""
+        """`tokenizer` is that of a model in memory. The models of indexes are among the sources."""
         named = name_models(sources)
         self.entries = {model_id: Entry(source, name) for source, (model_id, name) in zip(sources, named, strict=True)}
+        names = name_models([asked.folder for asked in indexes])
+        self.indexes = {
+            name: IndexEntry(asked.folder, asked.source) for asked, (name, _) in zip(indexes, names, strict=True)
+        }
         self._settings = settings
         self._threads = threads
         self._meter = meter
@@ -71,7 +92,16 @@ class ModelHub:
     def is_loaded(self) -> bool:
         """Whether every model is there or has failed, and one at least is there."""
         settled = all(one.model is not None or one.error is not None for one in self.entries.values())
-        return settled and (bool(self.models) or not self.entries)
+        settled &= all(one.index is not None or one.error is not None for one in self.indexes.values())
+        answers = bool(self.models) or any(one.index is not None for one in self.indexes.values())
+        return settled and (answers or not self.entries)
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Of models and indexes that are not there and never will be."""
+        failed = {name: entry.error for name, entry in self.entries.items()}
+        failed |= {name: entry.error for name, entry in self.indexes.items() if entry.error is not None}
+        return {name: error for name, error in failed.items() if error is not None}
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -90,6 +120,35 @@ class ModelHub:
             except Exception as error:
                 entry.error = _describe_failure(error)
                 say(f"{model_id} cannot be served: {entry.error}")
+        for index_id, index in self.indexes.items():
+            try:
+                index.index = self._open(index_id, index)
+                say(f"{index_id}: search in {index.index.num_documents:,} documents")
+            except Exception as error:
+                index.error = _describe_failure(error)
+                say(f"{index_id} cannot be searched: {index.error}")
+
+    def _open(self, index_id: str, entry: IndexEntry) -> ServedIndex:
+        if entry.source is None:
+            return ServedIndex(index_id, Searcher(entry.folder), None, self._threads)
+        owner = next(one for one in self.entries.values() if one.is_of(entry.source))
+        if owner.model is None:
+            raise InputError(f"its model cannot be served: {owner.error}")
+        searcher = Searcher(entry.folder, entry.source, owner.model.embedding[1])
+        return ServedIndex(index_id, searcher, owner.model, self._threads)
+
+    def find_index(self, index_id: str | None) -> ServedIndex:
+        """The index of this id, or the first that is there."""
+        if not self.indexes:
+            raise Refusal(404, "no index is served here; start the server with --index FOLDER")
+        if index_id is None:
+            index_id = next((name for name, one in self.indexes.items() if one.index), next(iter(self.indexes)))
+        if index_id not in self.indexes:
+            raise Refusal(404, f"there is no index '{index_id:.80}'{suggest(index_id, self.indexes)}")
+        entry = self.indexes[index_id]
+        if entry.index is None:
+            raise Refusal(503, entry.error or f"the index '{index_id}' is still being loaded", 1)
+        return entry.index
 
     def _load(self, model_id: str, entry: Entry) -> ServedModel:
         tokenizer = self._tokenizer if isinstance(entry.source, nn.Module) else None
@@ -122,19 +181,19 @@ class ModelHub:
         if model is not None:
             model.meter.count_batch(num_tokens, seconds)
 
-    def find(self, model_id: str | None, kind: str) -> ServedModel:
-        """The model of this id, or the first that has the kind."""
+    def find(self, model_id: str | None, *kinds: str) -> ServedModel:
+        """The model of this id, or the first, that has one of the kinds."""
         if model_id is None:
             for model in self.models.values():
-                if kind in model.kinds:
+                if any(kind in model.kinds for kind in kinds):
                     return model
-            self._refuse_kind(kind)
+            self._refuse_kind(kinds[0])
         if model_id not in self.entries:
             raise Refusal(404, f"there is no model '{model_id:.80}'{suggest(model_id or '', self.entries)}")
         entry = self.entries[model_id]
         if entry.model is None:
             raise Refusal(503, entry.error or f"the model '{model_id}' is still being loaded", 1)
-        entry.model.check_kind(kind)
+        entry.model.check_kind(*kinds)
         return entry.model
 
     def _refuse_kind(self, kind: str) -> None:
@@ -170,6 +229,16 @@ class ModelHub:
                 "error": entry.error,
             }
             for name, entry in self.entries.items()
+        ]
+
+    def describe_indexes(self) -> list[dict[str, Any]]:
+        """Of an index that is not there, all but its name is null."""
+        missing = dict.fromkeys(("documents", "kind", "model"))
+        return [
+            entry.index.describe()
+            if entry.index is not None
+            else {**missing, "id": name, "ready": False, "error": entry.error}
+            for name, entry in self.indexes.items()
         ]
 
     def close(self) -> None:

@@ -16,16 +16,24 @@ from torch import nn
 from maskwright.errors import InputError
 from maskwright.inference.classify import Classify
 from maskwright.inference.embed import Embed
+from maskwright.inference.loading import find_retriever
 from maskwright.inference.pipeline import EveryKind, Pipeline
 from maskwright.inference.runner import Kind, Prepared, TaskKind
+from maskwright.inference.search.late_store import match
 from maskwright.models.any_encoder import find_max_length, name_encoder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.serving.batching import Batcher, Work
 from maskwright.serving.metrics import Meter
 from maskwright.serving.refusals import Refusal
 from maskwright.serving.settings import ServeSettings
+from maskwright.tasks.retrieval.settings import COLBERT, SPLADE
 
 RERANK = "rerank"
+SPARSE = "embed-sparse"
+TOKENS = "embed-tokens"
+"""Retrievers answer with weights of tokens, or with a vector to each token: no client should take them for vectors."""
+EMBEDDING = ("embed", SPARSE, TOKENS)
+_RETRIEVING = {SPLADE: SPARSE, COLBERT: TOKENS}
 _REDUCED_WITH = {
     "embed": ("pooling",),
     "similarity": ("pooling",),
@@ -74,7 +82,7 @@ class ServedModel:
         self.tokenizer = built.loaded.tokenizer
         self.meter = Meter()
         self._meters = (self.meter, server_meter)
-        self._pipelines = {**built.pipelines, **_find_reranker(built.pipelines)}
+        self._pipelines = _name_kinds(built)
         self._batcher = batcher
         self._threads = threads
         self._settings = settings
@@ -82,7 +90,23 @@ class ServedModel:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        return tuple(self._pipelines)
+        more = (RERANK,) if TOKENS in self._pipelines else ()  # by `rank` alone
+        return (*self._pipelines, *more)
+
+    @property
+    def embedding(self) -> tuple[str, Pipeline[str, Any]]:
+        """How it embeds texts: one of `EMBEDDING`, with its pipeline."""
+        return next((kind, self._pipelines[kind]) for kind in EMBEDDING if kind in self._pipelines)
+
+    async def rank(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """How well the two texts of each pair go together: what a reranker says, or the sum of best matches."""
+        if RERANK in self._pipelines:
+            return [answer["score"] for answer in (await self.ask(RERANK, pairs)).answers]
+        queries = list(dict.fromkeys(query for query, _ in pairs))
+        asked = await self.ask(TOKENS, queries, {"role": "query"})
+        found = await self.ask(TOKENS, [text for _, text in pairs], {"role": "document"})
+        vectors = dict(zip(queries, asked.answers, strict=True))
+        return [match(vectors[query], document) for (query, _), document in zip(pairs, found.answers, strict=True)]
 
     async def ask(self, kind: str, inputs: Any, options: Mapping[str, Any] | None = None) -> Answered:
         """The answers that the pipeline of this kind gives to the inputs; an `InputError` or a `Refusal` otherwise."""
@@ -112,9 +136,9 @@ class ServedModel:
 
         return await self._answer("embed", options, prepare, is_small=False)
 
-    def check_kind(self, kind: str) -> None:
-        if kind not in self._pipelines:
-            raise Refusal(422, f"the model '{self.id}' has no {kind}; it has {', '.join(self.kinds)}")
+    def check_kind(self, *kinds: str) -> None:
+        if not any(kind in self.kinds for kind in kinds):
+            raise Refusal(422, f"the model '{self.id}' has no {' or '.join(kinds)}; it has {', '.join(self.kinds)}")
 
     async def _answer(
         self,
@@ -267,7 +291,14 @@ def _freeze_value(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _find_reranker(pipelines: Mapping[str, Pipeline[Any, Any]]) -> dict[str, Pipeline[Any, Any]]:
+def _name_kinds(built: EveryKind) -> dict[str, Pipeline[Any, Any]]:
     """A model with one output for a pair of texts says how well they go together."""
-    kind = pipelines["classify"].kind if "classify" in pipelines else None
-    return {RERANK: pipelines["classify"]} if isinstance(kind, Classify) and kind.num_labels == 1 else {}
+    pipelines = dict(built.pipelines)
+    whole = built.loaded.whole
+    kind = None if whole is None else find_retriever(whole)
+    if kind is not None:
+        return {_RETRIEVING[kind]: pipelines["embed"]}
+    classify = pipelines["classify"].kind if "classify" in pipelines else None
+    if isinstance(classify, Classify) and classify.num_labels == 1:
+        pipelines[RERANK] = pipelines["classify"]
+    return pipelines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -9,11 +10,17 @@ from pydantic import Field
 from starlette.responses import PlainTextResponse, Response
 
 from maskwright.machine import read_process_memory
+from maskwright.runs.search.search import reorder
 from maskwright.serving.metrics import write_prometheus
+from maskwright.serving.models import EMBEDDING, RERANK, SPARSE
+from maskwright.serving.refusals import Refusal
 from maskwright.serving.state import Request, ServerState, to_json
 from maskwright.version import __version__
 
 ModelName = Annotated[str | None, Field(description="A model's id; unset: the first that can answer.")]
+_MOST_HITS = 1_000
+_MOST_DOCUMENTS = 20_000
+"""Of a request for several queries: each is read from the disk, and is in the answer."""
 Texts = Annotated[str | list[str], Field(description="A text, or a list of texts.")]
 
 
@@ -86,6 +93,19 @@ class EmbedRequest(KindRequest):
     max_length: int | None = None
 
 
+class RetrievalRequest(KindRequest):
+    inputs: Texts
+    role: str | None = Field(None, description="query or document; unset: document.")
+
+
+class SearchRequest(Request):
+    query: str | list[str] = Field(description="What to look for: a text, or a list of texts.")
+    index: str | None = Field(None, description="An index's id; unset: the first one.")
+    top_k: int = Field(10, ge=1, le=_MOST_HITS, description="Number of documents for each query.")
+    rerank: str | None = Field(None, description="The id of a model that puts what is found in another order.")
+    rerank_depth: int = Field(100, ge=1, le=_MOST_HITS, description="Documents of a query that it reads.")
+
+
 class TokenizeRequest(Request):
     inputs: str
     model: ModelName = None
@@ -95,6 +115,7 @@ def build_own_routes(state: ServerState) -> APIRouter:
     router = APIRouter()
     _add_kinds(router, state)
     _add_embeddings(router, state)
+    _add_search(router, state)
     _add_figures(router, state)
     return router
 
@@ -144,14 +165,46 @@ def _add_embeddings(router: APIRouter, state: ServerState) -> None:
         answered = await state.ask(request.model, "embed", inputs, request.options)
         return to_json({"embeddings": answered.answers, "tokens": answered.num_tokens})
 
+    @router.post("/api/embed-sparse", tags=["kinds"])
+    async def embed_sparse(request: RetrievalRequest) -> Response:
+        """The tokens that stand for a text, with their weights, the largest first."""
+        model = state.hub.find(request.model, SPARSE)
+        answered = await model.ask(SPARSE, request.inputs, request.options)
+        described = [model.embedding[1].kind.describe_answer(one) for one in answered.answers]
+        return to_json(described[0] if answered.is_single else described)
+
     @router.post("/api/tokenize", tags=["kinds"])
     async def tokenize(request: TokenizeRequest) -> Response:
         """The tokens of a text with their places."""
         return to_json({"tokens": list_tokens(state, request.model, request.inputs)})
 
 
+def _add_search(router: APIRouter, state: ServerState) -> None:
+    @router.post("/search", tags=["search"])
+    async def search(request: SearchRequest) -> Response:
+        """The documents of an index that answer a query best, as `maskwright search` finds them."""
+        index = state.hub.find_index(request.index)
+        is_single = isinstance(request.query, str)
+        queries = [request.query] if isinstance(request.query, str) else request.query
+        reranker = None if request.rerank is None else state.hub.find(request.rerank, RERANK)
+        depth = request.top_k if reranker is None else max(request.top_k, request.rerank_depth)
+        if len(queries) * depth > _MOST_DOCUMENTS:
+            raise Refusal(
+                422, f"the request asks for {len(queries) * depth:,} documents, and {_MOST_DOCUMENTS:,} are allowed"
+            )
+        found = await index.search(queries, depth)
+        if reranker is not None:
+            pairs = [(query, hit.text) for query, hits in zip(queries, found, strict=True) for hit in hits]
+            scores = iter(await reranker.rank(pairs))
+            found = reorder(found, [[next(scores) for _ in hits] for hits in found], request.top_k)
+        answers = [
+            {"query": query, "hits": [asdict(hit) for hit in hits]} for query, hits in zip(queries, found, strict=True)
+        ]
+        return to_json(answers[0] if is_single else answers)
+
+
 def list_tokens(state: ServerState, model: str | None, text: str, with_specials: bool = True) -> list[dict[str, Any]]:
-    tokenizer = state.hub.find(model, "embed").tokenizer
+    tokenizer = state.hub.find(model, *EMBEDDING).tokenizer
     (encoding,) = tokenizer.encode_spans([text])
     rows = zip(encoding.ids, encoding.offsets, strict=True)
     tokens = [
@@ -174,7 +227,8 @@ def _add_figures(router: APIRouter, state: ServerState) -> None:
     async def models() -> Response:
         """The models and what each can do."""
         needs_key = state.settings.api_key is not None
-        return to_json({"models": hub.describe(), "version": __version__, "needs_key": needs_key})
+        described = {"models": hub.describe(), "indexes": hub.describe_indexes()}
+        return to_json({**described, "version": __version__, "needs_key": needs_key})
 
     @router.get("/api/stats", tags=["server"])
     async def stats() -> Response:
@@ -198,7 +252,6 @@ def _add_figures(router: APIRouter, state: ServerState) -> None:
     @router.get("/ready", tags=["server"])
     async def ready() -> Response:
         """200 when every model is loaded or has failed, and one at least answers; 503 before, and while stopping."""
-        failed = {name: entry.error for name, entry in hub.entries.items() if entry.error is not None}
-        response = to_json({"ready": state.is_ready, "models": list(hub.models), "failed": failed})
+        response = to_json({"ready": state.is_ready, "models": list(hub.models), "failed": hub.errors})
         response.status_code = 200 if state.is_ready else 503
         return response

@@ -25,7 +25,8 @@ _TYPES = {
     503: "unavailable",
 }
 _TEI_TYPES = {429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
-TEI_PATHS = ("/", "/embed", "/embed_all", "/predict", "/rerank", "/similarity", "/tokenize", "/info", "/health")
+_EMBEDDING_PATHS = ("/embed", "/embed_all", "/embed_sparse")
+TEI_PATHS = ("/", *_EMBEDDING_PATHS, "/predict", "/rerank", "/similarity", "/tokenize", "/info", "/health")
 _log = logging.getLogger(__name__)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,6 +22,9 @@ from maskwright.models.files.model_folder import resolve_folder
 from maskwright.serving.settings import ServeSettings
 from maskwright.suggestions import checks_arguments
 from maskwright.terminal import echo
+
+if TYPE_CHECKING:
+    from maskwright.serving.search import AskedIndex
 
 QUICKSTART = Path("runs/quickstart")
 _PACKAGES = ("fastapi", "httptools", "orjson", "uvicorn")
@@ -58,13 +61,15 @@ def serve(
     max_concurrent: int = ServeSettings.max_concurrent,
     timeout_s: float = ServeSettings.timeout_s,
     read_timeout_s: float = ServeSettings.read_timeout_s,
+    index: str | Path | Sequence[str | Path] = (),
     board: str | Path | None = None,
     say: Callable[[str], None] = echo,
 ) -> None:
     """Answer over HTTP with one or several models until SIGTERM or Ctrl-C; without one, with the quickstart's run.
 
     A model is a run, a checkpoint, a model folder or a hub id, or a model in memory with its `tokenizer`. The key may
-    stand in the environment as MASKWRIGHT_API_KEY. The runs of the folder `board` are shown at /board. `say` gets a
+    stand in the environment as MASKWRIGHT_API_KEY. `index` names indexes, which /search searches; the models they were
+    made with are served too. The runs of the folder `board` are shown at /board. `say` gets a
     line for each model and the address.
     """
     check_packages()
@@ -86,13 +91,17 @@ def serve(
         timeout_s=timeout_s,
         read_timeout_s=read_timeout_s,
     )
-    _serve(_read_sources(models), settings, device, tokenizer, None if board is None else Path(board), say)
+    from maskwright.serving.search import plan_indexes
+
+    folders = [index] if isinstance(index, str | Path) else list(index)
+    indexes, sources = plan_indexes(folders, _read_sources(models, may_be_none=bool(folders)))
+    _serve(sources, settings, indexes, device, tokenizer, None if board is None else Path(board), say)
 
 
-def _read_sources(models: Source | Sequence[Source]) -> list[Source]:
+def _read_sources(models: Source | Sequence[Source], may_be_none: bool) -> list[Source]:
     """Those that are names are there, or an `InputError` says which is not."""
     sources = [models] if isinstance(models, str | Path | nn.Module) else list(models)
-    if not sources:
+    if not sources and not may_be_none:
         if not QUICKSTART.exists():
             raise InputError(
                 f"there is no model to serve: give a run, a model folder or a hub id, or make {QUICKSTART} with"
@@ -108,6 +117,7 @@ def _read_sources(models: Source | Sequence[Source]) -> list[Source]:
 def _serve(
     sources: Sequence[Source],
     settings: ServeSettings,
+    indexes: Sequence[AskedIndex],
     device: str | None,
     tokenizer: Any,
     board: Path | None,
@@ -126,11 +136,11 @@ def _serve(
     before = sys.getswitchinterval(), torch.get_num_threads()
     threads = ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS), "requests")
     meter = ServerMeter()
-    hub = ModelHub(sources, settings, threads, meter, device, tokenizer)
+    hub = ModelHub(sources, settings, threads, meter, device, tokenizer, indexes)
 
     def load(stop: Callable[[], None]) -> None:
         hub.load_all(say)
-        if not hub.models:
+        if not hub.is_loaded:
             stop()
             return
         warnings.simplefilter("ignore", InputWarning)  # from here on they are about requests, and may quote them
@@ -152,5 +162,6 @@ def _serve(
         torch.set_num_threads(before[1])  # some libraries keep one number for all threads
         gc.unfreeze()
         listener.close()
-    if not hub.models and (errors := [one.error for one in hub.entries.values() if one.error]):
-        raise InputError(f"no model could be loaded: {errors[0]}")
+    errors = list(hub.errors.values())
+    if not hub.is_loaded and errors:
+        raise InputError(f"nothing could be loaded: {errors[0]}")

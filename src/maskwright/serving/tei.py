@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
+from maskwright.inference.sparse import SparseVector
 from maskwright.models.any_encoder import find_max_length
-from maskwright.serving.models import RERANK, Answered, ServedModel
+from maskwright.serving.models import RERANK, SPARSE, TOKENS, Answered, ServedModel
 from maskwright.serving.openai import as_token_rows, check_ids, cut_vector
-from maskwright.serving.own import list_tokens
+from maskwright.serving.own import ModelName, list_tokens
 from maskwright.serving.refusals import Refusal
 from maskwright.serving.state import Request, ServerState, to_json
 from maskwright.version import __version__
@@ -25,20 +26,26 @@ class TeiRequest(Request):
 
     truncate: bool | None = Field(None, description="Taken and not needed: long texts are read in windows.")
     truncation_direction: str | None = Field(None, description="Taken and not needed.")
-    prompt_name: None = Field(None, description="The prompt of a model's folder is used; others have no name here.")
+    model: ModelName = None
 
 
-class EmbedRequest(TeiRequest):
+class EmbeddingRequest(TeiRequest):
     inputs: str | list[str] | _Ids
+    prompt_name: Literal["query", "document"] | None = Field(
+        None, description="What the texts are, for models with a prompt for each; unset: the prompt of the folder."
+    )
+
+    def with_role(self, **options: Any) -> dict[str, Any]:
+        return options if self.prompt_name is None else {**options, "role": self.prompt_name}
+
+
+class EmbedRequest(EmbeddingRequest):
     normalize: bool = True
     dimensions: int | None = Field(None, ge=1, description="Keep so many of a vector's numbers, at length 1 again.")
 
 
-class EmbedAllRequest(TeiRequest):
-    inputs: str | list[str] | _Ids
-
-
 class PredictRequest(TeiRequest):
+    prompt_name: None = None
     inputs: str | tuple[str, str] | list[list[str]] = Field(
         description="A text, a pair of texts, or a list in which each is a list of one or two texts."
     )
@@ -46,9 +53,12 @@ class PredictRequest(TeiRequest):
 
 
 class RerankRequest(TeiRequest):
+    prompt_name: None = None
     query: str
     texts: list[str]
-    raw_scores: bool = Field(False, description="Only false is answered: scores lie between 0 and 1.")
+    raw_scores: bool = Field(
+        False, description="Only false is answered: scores are those of /classify, or sums of best matches."
+    )
     return_text: bool = False
 
 
@@ -90,13 +100,26 @@ def _add_embeddings(router: APIRouter, state: ServerState) -> None:
     @router.post("/embed")
     async def embed(request: EmbedRequest) -> Response:
         """A vector for each text, of length 1 unless `normalize` is false."""
-        answered = await _embed(state, request.inputs, {"normalize": request.normalize})
+        model = state.hub.find(request.model, "embed")
+        answered = await _embed(model, request.inputs, request.with_role(normalize=request.normalize))
         return to_json([cut_vector(vector, request.dimensions) for vector in answered.answers])
 
     @router.post("/embed_all")
-    async def embed_all(request: EmbedAllRequest) -> Response:
-        """A vector for each token of each text, those around it included."""
-        return to_json((await _embed(state, request.inputs, {"pooling": "none", "normalize": False})).answers)
+    async def embed_all(request: EmbeddingRequest) -> Response:
+        """A vector for each token of each text, those around it included; of late interaction those that count."""
+        model = state.hub.find(request.model, TOKENS, "embed")
+        if TOKENS in model.kinds:
+            texts = _as_texts(request.inputs, model)
+            return to_json((await model.ask(TOKENS, texts, request.with_role())).answers)
+        options = request.with_role(pooling="none", normalize=False)
+        return to_json((await _embed(model, request.inputs, options)).answers)
+
+    @router.post("/embed_sparse")
+    async def embed_sparse(request: EmbeddingRequest) -> Response:
+        """The tokens of the vocabulary that stand for each text, with their weights."""
+        model = state.hub.find(request.model, SPARSE)
+        answered = await model.ask(SPARSE, _as_texts(request.inputs, model), request.with_role())
+        return to_json([list_weights(vector) for vector in answered.answers])
 
     @router.post("/similarity")
     async def similarity(request: SimilarityRequest) -> Response:
@@ -104,8 +127,19 @@ def _add_embeddings(router: APIRouter, state: ServerState) -> None:
         return to_json(await _compare(state, request.inputs))
 
 
-async def _embed(state: ServerState, inputs: Any, options: dict[str, Any]) -> Answered:
-    model = state.hub.find(None, "embed")
+def list_weights(vector: SparseVector) -> list[dict[str, Any]]:
+    return [
+        {"index": index, "value": value} for index, value in zip(vector.tokens.tolist(), vector.weights, strict=True)
+    ]
+
+
+def _as_texts(inputs: Any, model: ServedModel) -> list[str]:
+    if as_token_rows(inputs) is not None:
+        raise Refusal(422, f"inputs are token ids, and '{model.id}' puts tokens of its own around texts: send texts")
+    return [inputs] if isinstance(inputs, str) else inputs
+
+
+async def _embed(model: ServedModel, inputs: Any, options: dict[str, Any]) -> Answered:
     rows = as_token_rows(inputs)
     if rows is None:
         return await model.ask("embed", [inputs] if isinstance(inputs, str) else inputs, options)
@@ -115,7 +149,8 @@ async def _embed(state: ServerState, inputs: Any, options: dict[str, Any]) -> An
 
 async def _compare(state: ServerState, inputs: SimilarityInputs) -> list[float]:
     """The first sentence has its vector computed once, with those of the others."""
-    answered = await _embed(state, [inputs.source_sentence, *inputs.sentences], {"normalize": True})
+    texts = [inputs.source_sentence, *inputs.sentences]
+    answered = await _embed(state.hub.find(None, "embed"), texts, {"normalize": True})
     first, *others = answered.answers
     return [float(first @ other) for other in others]
 
@@ -127,18 +162,18 @@ def _add_predictions(router: APIRouter, state: ServerState) -> None:
         _refuse_raw(request.raw_scores)
         is_batch = isinstance(request.inputs, list)
         given = request.inputs if isinstance(request.inputs, list) else [request.inputs]
-        answered = await state.ask(None, "classify", [_as_classified(one) for one in given], {"top_k": None})
+        answered = await state.ask(request.model, "classify", [_as_classified(one) for one in given], {"top_k": None})
         return to_json(answered.answers if is_batch else answered.answers[0])
 
     @router.post("/rerank")
     async def rerank(request: RerankRequest) -> Response:
         """How well each text goes with the query, the best first."""
         _refuse_raw(request.raw_scores)
-        pairs = [(request.query, text) for text in request.texts]
-        answered = await state.ask(None, RERANK, pairs)
+        model = state.hub.find(request.model, RERANK)
+        scores = await model.rank([(request.query, text) for text in request.texts])
         ranked = [
-            {"index": number, "score": answer["score"], **({"text": text} if request.return_text else {})}
-            for number, (answer, text) in enumerate(zip(answered.answers, request.texts, strict=True))
+            {"index": number, "score": score, **({"text": text} if request.return_text else {})}
+            for number, (score, text) in enumerate(zip(scores, request.texts, strict=True))
         ]
         return to_json(sorted(ranked, key=lambda one: -one["score"]))
 
@@ -169,7 +204,9 @@ async def _answer_hub(state: ServerState, request: HubRequest) -> Any:
         return await _compare(state, _read_similarity(inputs))
     kind = "qa" if keys else "zero-shot" if "candidate_labels" in options else _find_first(state).kinds[0]
     if kind == "embed":
-        return (await _embed(state, inputs, {"normalize": request.normalize})).answers
+        return (await _embed(_find_first(state), inputs, {"normalize": request.normalize})).answers
+    if kind == SPARSE:
+        return [list_weights(one) for one in (await state.ask(None, kind, _as_list(inputs))).answers]
     if kind == "classify":
         return (await state.ask(None, kind, _as_list(inputs), {"top_k": None, **options})).answers
     answered = await state.ask(None, kind, inputs, options)
@@ -227,7 +264,8 @@ def _describe(state: ServerState) -> dict[str, Any]:
         }
         model_type = {"reranker": model_type["classifier"]} if RERANK in model.kinds else model_type
     else:
-        model_type = {"embedding": {"pooling": model.loaded.encoder.settings.pooling}}
+        pooling = {SPARSE: "splade", TOKENS: "none"}.get(first, model.loaded.encoder.settings.pooling)
+        model_type = {"embedding": {"pooling": pooling}}
     return {
         "model_id": model.id,
         "model_sha": None,

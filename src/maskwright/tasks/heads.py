@@ -8,7 +8,7 @@ B rows, S row length, N documents of a row, D width, C outputs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast
 
@@ -109,8 +109,10 @@ class TaskHead(nn.Module, ABC):
     """Whether logits are (B, S, C), of tokens, rather than (B, N, C), of documents."""
     is_recordable: ClassVar[bool] = True
     """Whether it never waits for the device, so that a CUDA graph can hold it."""
-    needs_pretrained: ClassVar[bool] = False
+    needs_pretrained: bool = False
     """Whether a new one makes no sense without the weights that `list_adopted` names."""
+    has_adopted: bool = False
+    """Whether it has those weights."""
 
     @property
     @abstractmethod
@@ -138,6 +140,10 @@ class TaskHead(nn.Module, ABC):
             return set()
         last = {id(param) for param in self.output.parameters()}
         return {name for name, param in self.named_parameters() if id(param) not in last}
+
+    def prepare(self, encoder: nn.Module, batches: Iterable[PackedBatch]) -> str | None:
+        """Prepare a new head by what it will be trained on, before training; returns what there is to say of it."""
+        return None
 
     def fit_to(self, encoder: nn.Module) -> None:
         """Adapt the head to its encoder, if it was built without one."""

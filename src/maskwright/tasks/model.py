@@ -239,7 +239,7 @@ class TaskModel(Objective):
             config = self._describe_native(encoder)
         config |= {**described, OWN_KEY: {**config[OWN_KEY], **described.get(OWN_KEY, {})}}
         config |= name_special_ids(tokenizer, with_ends=isinstance(encoder, PackedEncoder))
-        return ModelFiles(config, files.small_files, pads_left)
+        return ModelFiles(config, files.small_files, pads_left, self.task.max_length)
 
     def _describe_native(self, encoder: PackedEncoder) -> dict[str, Any]:
         config = describe_encoder(encoder, with_head=True)

@@ -53,7 +53,8 @@ def build_new(
         return build_foreign(kind, task.num_outputs, config, own, folder, is_new=True)
     encoder = copy.deepcopy(encoder)
     task_head = kind.build_head(encoder, task.num_outputs, config)
-    if not adopt_dense(task_head, encoder, weights) and task_head.needs_pretrained:
+    task_head.has_adopted = adopt_dense(task_head, encoder, weights)
+    if task_head.needs_pretrained and not task_head.has_adopted:
         raise InputError(
             f"{folder} holds no masked-language-model head, by which tokens are weighed; train one with maskwright"
             " adapt, or give a model that has one"

@@ -81,6 +81,8 @@ class Task(nn.Module, ABC):
 
     default_metric: ClassVar[str]
     """The default metric of early stopping and tables; larger is better."""
+    max_length: int | None = None
+    """Tokens of the longest text, where a model stays with what it was trained on; None: what the encoder takes."""
 
     @property
     @abstractmethod

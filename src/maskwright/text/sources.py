@@ -10,6 +10,7 @@ import ast
 import functools
 import glob
 import hashlib
+import os
 import re
 import sysconfig
 from collections import deque
@@ -232,9 +233,15 @@ def _read_documents(stdlib: Path) -> tuple[str, ...]:
 
 def _raw_documents(stdlib: Path) -> Iterator[str]:
     yield from _topics(stdlib / "pydoc_data" / "topics.py")
-    for path in sorted(stdlib.rglob("*.py")):
-        if not _SKIPPED_FOLDERS.intersection(path.relative_to(stdlib).parts):
-            yield from _docstrings(path)
+    for path in sorted(_list_modules(stdlib)):
+        yield from _docstrings(path)
+
+
+def _list_modules(stdlib: Path) -> Iterator[Path]:
+    """Skipped folders are not entered: that of installed packages may hold many times as many files."""
+    for folder, names, files in os.walk(stdlib):
+        names[:] = [name for name in names if name not in _SKIPPED_FOLDERS]
+        yield from (Path(folder, file) for file in files if file.endswith(".py"))
 
 
 def _topics(path: Path) -> Iterator[str]:

@@ -35,6 +35,7 @@ from maskwright.training.checkpoints import (
     name_best,
     remove_old,
     write_checksums,
+    write_tables,
     write_values,
 )
 from maskwright.training.distributed.world import World, take_part
@@ -55,6 +56,7 @@ class PartContents:
     """Without weights."""
     files: Mapping[str, Mapping[str, TensorPart]]
     values: dict[str, Any]
+    tables: Mapping[str, Tensor]
     copied: torch.cuda.Event | None
 
     @property
@@ -71,7 +73,8 @@ def collect_parts(
     average: Mapping[str, Tensor] | None,
     state: TrainingState,
     history: History,
-    tokenizer: Any = None,
+    tokenizer: Any,
+    tables: Mapping[str, Tensor],
 ) -> PartContents:
     """Copy everything, with asynchronous copies from a GPU; `model` tells the files that its weights go into."""
 
@@ -87,7 +90,7 @@ def collect_parts(
     if copied is not None:
         copied.record()
     described, values = model.describe(tokenizer), copy_values(state, history)
-    return PartContents(next(_numbers), state.step, world, described, files, values, copied)
+    return PartContents(next(_numbers), state.step, world, described, files, values, tables, copied)
 
 
 def _copy(parts: Mapping[str, TensorPart | None]) -> dict[str, TensorPart]:
@@ -162,6 +165,7 @@ def _complete(checkpoint: Path, temporary: Path, contents: PartContents, topic: 
         if "problem" in note:
             raise _cannot_write(checkpoint, f"rank {rank}: {note['problem']}")
     contents.model.write(temporary / MODEL_FOLDER)
+    write_tables(temporary, contents.tables)
     write_values(temporary, contents.values)
     known = {name: digest for note in notes for name, digest in note["checksums"].items()}
     write_checksums(temporary, known)

@@ -12,7 +12,7 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ from maskwright.training.state import History, TrainingState
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 AVERAGE_FILE = "average.safetensors"
+TABLES_FILE = "masking.safetensors"
+"""Tables of the masking, of runs that have any."""
 _STATE_FILE = "state.json"
 CHECKSUMS_FILE = "checksums.json"
 """Written last."""
@@ -83,6 +85,7 @@ class CheckpointContents:
     values: dict[str, Any]
     copied: torch.cuda.Event | None
     """Set when copies from a GPU may still be on their way."""
+    tables: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def collect_contents(
@@ -92,6 +95,7 @@ def collect_contents(
     state: TrainingState,
     history: History,
     tokenizer: Any = None,
+    tables: Mapping[str, Tensor] | None = None,
 ) -> CheckpointContents:
     """Copy everything; copies from a GPU are asynchronous."""
     contents = CheckpointContents(
@@ -101,6 +105,7 @@ def collect_contents(
         None if average is None else copy_to_cpu(average, wait=False),
         copy_values(state, history),
         torch.cuda.Event() if torch.cuda.is_available() else None,
+        tables or {},
     )
     if contents.copied is not None:
         contents.copied.record()
@@ -149,8 +154,14 @@ def _write_files(checkpoint: Path, contents: CheckpointContents) -> None:
         write_safetensors(temporary / OPTIMIZER_FILE, contents.optimizer)
         if contents.average is not None:
             write_safetensors(temporary / AVERAGE_FILE, contents.average)
+        write_tables(temporary, contents.tables)
         write_values(temporary, contents.values)
         write_checksums(temporary, {})
+
+
+def write_tables(checkpoint: Path, tables: Mapping[str, Tensor]) -> None:
+    if tables:
+        write_safetensors(checkpoint / TABLES_FILE, dict(tables))
 
 
 def write_values(checkpoint: Path, values: Mapping[str, Any]) -> None:
@@ -165,7 +176,7 @@ def write_checksums(checkpoint: Path, known: Mapping[str, str]) -> None:
 
 
 def _count_bytes(contents: CheckpointContents, folder: Path) -> int:
-    parts = (contents.optimizer, contents.average or {})
+    parts = (contents.optimizer, contents.average or {}, contents.tables)
     num_bytes = contents.model.num_bytes + sum(tensor.nbytes for part in parts for tensor in part.values())
     return estimate_bytes(folder, num_bytes)
 
@@ -258,14 +269,21 @@ class StoredRun:
     optimizer: Mapping[str, Tensor]
     """Read when they are asked for."""
     average: Mapping[str, Tensor] | None
+    tables: Mapping[str, Tensor]
+    """Of the masking; none in checkpoints of strategies without any."""
 
 
 def read_checkpoint(checkpoint: Path) -> StoredRun:
     state, history = _read_verified_state(checkpoint)
     average = checkpoint / AVERAGE_FILE
     has_average = average.is_file() or list_part_files(average)
+    tables = checkpoint / TABLES_FILE
     return StoredRun(
-        state, history, StoredTensors(checkpoint / OPTIMIZER_FILE), StoredTensors(average) if has_average else None
+        state,
+        history,
+        StoredTensors(checkpoint / OPTIMIZER_FILE),
+        StoredTensors(average) if has_average else None,
+        dict(StoredTensors(tables)) if tables.is_file() else {},
     )
 
 

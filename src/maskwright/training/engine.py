@@ -121,9 +121,10 @@ class Engine:
         self.placed.gather()
         optimizer_state = self.optimizers.state_tensors()
         average = None if self.average is None else self.average.tensors()
+        tables = self.model.collect_tables(self.world.sum)
         if not self.world.is_main:
             return None
-        return collect_contents(self.model, optimizer_state, average, state, history, tokenizer)
+        return collect_contents(self.model, optimizer_state, average, state, history, tokenizer, tables)
 
     def collect_parts(self, state: TrainingState, history: History, tokenizer: Any) -> PartContents:
         """A copy of what this process has of everything, where processes write what they have."""
@@ -131,7 +132,10 @@ class Engine:
         average = None if self.average is None else self.average.own_tensors()
         weights = self.placed.trained.state_dict()
         optimizer_state = self.optimizers.own_state_tensors()
-        return collect_parts(self.model, self.world, weights, optimizer_state, average, state, history, tokenizer)
+        tables = self.model.collect_tables(self.world.sum)
+        return collect_parts(
+            self.model, self.world, weights, optimizer_state, average, state, history, tokenizer, tables
+        )
 
     def load(self, checkpoint: Path, optimizer: Literal["fresh", "kept"]) -> StoredRun:
         """Load a checkpoint's weights, and its optimizer state if that is kept."""
@@ -140,6 +144,8 @@ class Engine:
         self.placed.scatter()
         if optimizer == "kept":
             self.optimizers.load_state_tensors(stored.optimizer)
+            if stored.tables:
+                self.model.load_tables(stored.tables, self.world.is_main)
         if self.average is not None:
             if stored.average is None:
                 self.average.restart()

@@ -75,6 +75,7 @@ class TrainStep:
         self.optimizers.step(skip)
         if self.average is not None:
             self.average.update(skip, step)
+        self.placed.model.end_step(step, skip, self.world.sum)
         is_scale_overflow = torch.zeros_like(skip)
         if self.loss_scale is not None:
             is_scale_overflow = skip * is_finite * ~self.loss_scale.is_lowest()
@@ -113,6 +114,7 @@ class TrainStep:
         if self.loss_scale is not None:
             factors = factors * self.loss_scale.scale
         self.optimizers.zero_grad()
+        self.placed.model.begin_step()
         if self._graphed is not None and len(questions) == 1 and not questions[0].batch.is_recomputed:
             totals = [self._graphed(questions[0], factors)]
         else:

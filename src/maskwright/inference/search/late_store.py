@@ -48,6 +48,11 @@ def score_tokens(queries: Sequence[Floats], arrays: Mapping[str, Array]) -> Floa
     return scores
 
 
+def match(query: Floats, document: Floats) -> float:
+    """The same of one query and one document as they are, (L, C) and (tokens, C)."""
+    return float((query @ document.T).max(axis=1).sum())
+
+
 def _cut(bounds: Array, most_tokens: int) -> Iterator[tuple[int, int]]:
     """Documents that follow each other, as many as have so many tokens, or one."""
     start, last = 0, len(bounds) - 1

@@ -69,6 +69,10 @@ def take_best(scores: Floats, num_best: int) -> NDArray[np.int64]:
     num_best = min(num_best, scores.shape[1])
     if num_best < scores.shape[1]:
         chosen = np.sort(np.argpartition(-scores, num_best - 1, axis=1)[:, :num_best], axis=1)
+        lowest = np.take_along_axis(scores, chosen, 1).min(1, initial=np.inf)
+        for row in np.flatnonzero((scores >= lowest[:, None]).sum(1) > num_best):  # equal ones are on both sides
+            better, equal = np.flatnonzero(scores[row] > lowest[row]), np.flatnonzero(scores[row] == lowest[row])
+            chosen[row] = np.sort(np.concatenate([better, equal[: num_best - len(better)]]))
     else:
         chosen = np.broadcast_to(np.arange(num_best), scores.shape)
     order = np.argsort(-np.take_along_axis(scores, chosen, 1), axis=1, kind="stable")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.errors import InputError
-from maskwright.inference.late import open_late
+from maskwright.inference.loading import find_kind
 from maskwright.inference.pipeline import Pipeline, pipeline
 from maskwright.inference.precision import Compile
 from maskwright.inference.search.inverted import check_scipy, find_sparse, is_whole, score_sparse, store_sparse
@@ -28,11 +27,11 @@ from maskwright.inference.search.quantized import (
     score_bytes,
     store_vectors,
 )
-from maskwright.inference.sparse import SparseVector, open_sparse
-from maskwright.models.files.model_folder import read_config, resolve_folder
-from maskwright.tasks.retrieval.settings import COLBERT, DENSE, SPLADE, load_settings
+from maskwright.inference.sparse import SparseVector
+from maskwright.models.files.model_folder import resolve_folder
+from maskwright.tasks.heads import TEXT_ROLES
+from maskwright.tasks.retrieval.settings import COLBERT, DENSE, SPLADE, Kind
 
-Kind = Literal["dense", "splade", "colbert"]
 Arrays = Mapping[str, Array]
 SCORE_NAMES: Mapping[Kind, str] = {
     DENSE: "cosines of vectors",
@@ -42,11 +41,6 @@ SCORE_NAMES: Mapping[Kind, str] = {
 """What a report calls the scores of a kind."""
 
 
-def find_kind(folder: Path) -> Kind:
-    """What a model folder's texts become; whatever was not trained to be another kind gives vectors."""
-    return load_settings(read_config(folder)).kind
-
-
 class Retriever(ABC):
     """A model that texts are compared with."""
 
@@ -54,9 +48,19 @@ class Retriever(ABC):
     documents: Pipeline[str, Any]
     queries: Pipeline[str, Any]
 
+    def __init__(self, embed: Pipeline[str, Any], **options: Any) -> None:
+        query, document = ({**options, "role": role} for role in TEXT_ROLES)
+        self.query_options = query
+        """Of `embed`, with which it gives the vectors of queries."""
+        self.queries, self.documents = embed.with_options(query), embed.with_options(document)
+
     def embed_queries(self, texts: Sequence[str]) -> Any:
         """As `find` takes them."""
-        return self.queries(list(texts))
+        return self.gather(self.queries(list(texts)))
+
+    def gather(self, vectors: Sequence[Any]) -> Any:
+        """What `queries` gave to some texts, as `find` takes them."""
+        return vectors
 
     @abstractmethod
     def store(self, vectors: Sequence[Any]) -> dict[str, Array]:
@@ -85,22 +89,19 @@ class DenseRetriever(Retriever):
     kind = "dense"
 
     def __init__(self, embed: Pipeline[str, Floats], name: str, store: str = FLOAT, dims: int | None = None) -> None:
-        self.documents, self.queries = (embed.with_options({"role": role}) for role in ("document", "query"))
+        super().__init__(embed, normalize=True)
         self._store, self._dims = store, dims
         if dims is not None:
             width = len(self.documents("a"))
             if dims > width:
                 raise InputError(f"--dims is {dims}, vectors of {name} have {width} numbers; lower it")
 
-    def embed_queries(self, texts: Sequence[str]) -> Floats:
-        return self._stack(super().embed_queries(texts))
-
-    def _stack(self, vectors: Sequence[Floats]) -> Floats:
+    def gather(self, vectors: Sequence[Floats]) -> Floats:
         stacked = np.stack(vectors).astype(np.float32)
         return stacked if self._dims is None else _shorten(stacked, self._dims)
 
     def store(self, vectors: Sequence[Floats]) -> dict[str, Array]:
-        return store_vectors(self._stack(vectors), self._store)
+        return store_vectors(self.gather(vectors), self._store)
 
     def is_whole(self, arrays: Arrays, num_documents: int) -> bool:
         names = {VECTORS} | ({BITS} if self._store == BINARY else set())
@@ -124,10 +125,6 @@ class SparseRetriever(Retriever):
 
     kind = "splade"
 
-    def __init__(self, model: str, precision: str | None, compile: Compile | None) -> None:
-        opened = open_sparse(model, precision, compile)
-        self.documents, self.queries = opened["document"], opened["query"]
-
     def store(self, vectors: Sequence[SparseVector]) -> dict[str, Array]:
         return store_sparse(vectors)
 
@@ -146,9 +143,8 @@ class LateRetriever(Retriever):
 
     kind = "colbert"
 
-    def __init__(self, model: str, store: str, precision: str | None, compile: Compile | None) -> None:
-        opened = open_late(model, precision, compile)
-        self.documents, self.queries = opened["document"], opened["query"]
+    def __init__(self, embed: Pipeline[str, Floats], store: str = FLOAT) -> None:
+        super().__init__(embed)
         self._store = store
 
     def store(self, vectors: Sequence[Floats]) -> dict[str, Array]:
@@ -188,12 +184,17 @@ def open_retriever(
     """The retriever of a run, a model folder or a hub id; `store`, `dims` and `pooling` are for vectors."""
     kind = find_kind(resolve_folder(name))
     check_options(kind, store, dims)
-    if kind == DENSE:
-        given: dict[str, Any] = {} if pooling is None else {"pooling": pooling}
-        embed = pipeline("embed", name, normalize=True, precision=precision, compile=compile, **given)
-        return DenseRetriever(embed, name, store, dims)
-    if pooling is not None:
+    if kind != DENSE and pooling is not None:
         raise InputError(f"--pooling is for one vector of a text, which {name} has not; leave it out")
+    given: dict[str, Any] = {} if pooling is None else {"pooling": pooling}
+    embed = pipeline("embed", name, precision=precision, compile=compile, **given)
+    return build_retriever(kind, embed, name, store=store, dims=dims)
+
+
+def build_retriever(
+    kind: Kind, embed: Pipeline[str, Any], name: str, *, store: str = FLOAT, dims: int | None = None
+) -> Retriever:
+    """Around the pipeline `embed` of a model of this kind that is loaded already."""
     if kind == SPLADE:
-        return SparseRetriever(name, precision, compile)
-    return LateRetriever(name, store, precision, compile)
+        return SparseRetriever(embed)
+    return LateRetriever(embed, store) if kind == COLBERT else DenseRetriever(embed, name, store, dims)

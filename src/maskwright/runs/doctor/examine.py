@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from maskwright.config import Config
 from maskwright.errors import InputError, RunError, describe_briefly, is_out_of_memory
 from maskwright.runs.doctor.findings import CheckUp, Finding, build_example
@@ -29,7 +31,7 @@ from maskwright.runs.doctor.settings import (
 from maskwright.runs.doctor.step import StepFigures, measure_steps
 from maskwright.runs.doctor.text import check_text
 from maskwright.runs.folder import find_run
-from maskwright.runs.inputs import TrainingData, load_data
+from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.model import build_model, fit_row_length
 from maskwright.runs.pretrain import build_trainer
 from maskwright.training.distributed.world import is_launched
@@ -87,6 +89,7 @@ def _note(text: str) -> Finding:
 def _examine_model(config: Config, data: TrainingData, checkup: CheckUp) -> None:
     """Build the model and take steps; nothing is measured for a run that would be refused."""
     model = build_model(config, data.tokenizer)
+    model.set_token_counts(torch.from_numpy(count_tokens(data.train, model.vocab_size)))
     checkup.findings.append(check_model(config, model))
     checkup.example = build_example(model, data.tokenizer, data.validation, config.run.seed)
     if checkup.count("problem"):

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from maskwright.errors import InputError
 from maskwright.evaluation.ranking import DEPTH, Found, measure_rankings
+from maskwright.inference.loading import find_kind
 from maskwright.inference.precision import Computing
 from maskwright.inference.search.lexical import BM25, LexicalIndex, check_bm25
 from maskwright.inference.search.nearest import Nearest
 from maskwright.inference.search.rerank import Reranker
-from maskwright.inference.search.retriever import SCORE_NAMES, find_kind, open_retriever
+from maskwright.inference.search.retriever import SCORE_NAMES, open_retriever
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.runs.eval.report import ItemScores, Report, build_report
 from maskwright.tasks.retrieval.collection import Collection, read_collection

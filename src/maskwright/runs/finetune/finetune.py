@@ -207,7 +207,7 @@ def _run_seed(config: Config, session: _Session) -> dict[str, Any]:
 
     def begin() -> TaskModel:
         find_run(config, session.overwrite)
-        model = inputs.build_model(seed)
+        model = inputs.build_model(seed, partial(say, session.console))
         if world.is_main:
             run.begin(config, inputs.tokenizer, inputs.fingerprint, session.overwrite)
             inputs.config.save(run.path / TASK_FILE)

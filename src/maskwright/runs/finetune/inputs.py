@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 
+from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
 from maskwright.models.any_encoder import count_tokens, find_max_length
 from maskwright.models.family import State
@@ -83,8 +85,8 @@ class TaskInputs:
     def metric(self) -> str:
         return self.config.metric or self.task.choose_metric(self.validation.features.examples)
 
-    def build_model(self, seed: int) -> TaskModel:
-        """The encoder with a new head; the seed decides what is new."""
+    def build_model(self, seed: int, say: Say = lambda text: None) -> TaskModel:
+        """The encoder with a new head; the seed decides what is new, and what was made of it is said."""
         config = self.config
         torch.manual_seed(seed)
         described = {**self.encoder_config, **self.task.describe()}
@@ -99,6 +101,9 @@ class TaskInputs:
             encoder, task_head = build_new(self.kind, self.task, self.encoder, described, self.weights, folder)
         if task_head.output is not None:
             self.task.prepare_head(task_head.output, self.train.targets)
+        note = task_head.prepare(encoder, self._list_first_batches())
+        if note is not None:
+            say(note)
         model = TaskModel(encoder, task_head, copy.deepcopy(self.task), config.layer_decay)
         if config.lora is not None:
             model.add_adapters(config.lora)
@@ -106,6 +111,12 @@ class TaskInputs:
             model.freeze_layers(config.freeze_layers)
         model.compute_rate_factors()  # a decay that the encoder cannot have is said before the run begins
         return model
+
+    def _list_first_batches(self) -> Iterator[PackedBatch]:
+        """Of the training examples, in the order of their file."""
+        num_examples, size = len(self.train.features.examples), self.config.batch_size
+        for start in range(0, num_examples, size):
+            yield self.train.build_batch(np.arange(start, min(start + size, num_examples)))
 
 
 def load_task_inputs(
@@ -136,6 +147,8 @@ def load_task_inputs(
         _say_own_head(kind, encoder, say)
     tokenizer = given.tokenizer or open_tokenizer(model)
     _check_vocabulary(tokenizer, encoder, config.model)
+    if task.max_length is not None and given.tokenizer is None:
+        tokenizer.model_max_length = None  # that of an earlier training
     task.read_tokenizer(tokenizer)
     max_length = _choose_max_length(config, encoder)
     features = [kind.featurize(file.examples, tokenizer, max_length, config) for file in files]

@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from maskwright.errors import InputError, InputWarning
+from maskwright.inference.loading import find_kind
 from maskwright.inference.precision import Compile
 from maskwright.inference.search.index_folder import (
     LEXICAL,
@@ -33,7 +34,7 @@ from maskwright.inference.search.index_folder import (
 )
 from maskwright.inference.search.lexical import BM25, LexicalIndex, check_bm25
 from maskwright.inference.search.quantized import FLOAT, STORES, Array
-from maskwright.inference.search.retriever import Retriever, check_options, find_kind, open_retriever
+from maskwright.inference.search.retriever import Retriever, check_options, open_retriever
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.ownership import owning
 from maskwright.runs.progress import Reading, show_progress

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from maskwright.errors import InputError
+from maskwright.inference.loading import find_kind
+from maskwright.inference.pipeline import Pipeline, pipeline
 from maskwright.inference.search.index_folder import LEXICAL, OpenIndex, Part
 from maskwright.inference.search.lexical import BM25, LexicalIndex
 from maskwright.inference.search.nearest import Nearest
 from maskwright.inference.search.rerank import Reranker
-from maskwright.inference.search.retriever import Retriever, open_retriever
+from maskwright.inference.search.retriever import Retriever, build_retriever
+from maskwright.models.files.model_folder import resolve_folder
 from maskwright.runs.search.index import describe_model
 from maskwright.suggestions import checks_arguments, name_option, refuse_below
 
@@ -31,8 +35,10 @@ class Hit:
 class Searcher:
     """An index with its model, opened once for many queries."""
 
-    def __init__(self, index: str | Path, model: str | Path | None = None) -> None:
-        """`model` is where the index's model lies now, if it was moved."""
+    def __init__(
+        self, index: str | Path, model: str | Path | None = None, embed: Pipeline[str, Any] | None = None
+    ) -> None:
+        """`model` is where the index's model lies now, if it was moved; `embed` its pipeline, if that is loaded."""
         self.index = OpenIndex.open(Path(index))
         manifest = self.index.manifest
         self._lexical: LexicalIndex | None = None
@@ -48,7 +54,10 @@ class Searcher:
                 f"{index} was made with {manifest.model}, and {name} is another model now; index the documents again,"
                 f" or name the model it was made with as {name_option('model')}"
             )
-        self._retriever = open_retriever(name, store=manifest.store, dims=manifest.dims)
+        embed = pipeline("embed", name) if embed is None else embed
+        self._retriever = build_retriever(
+            find_kind(resolve_folder(name)), embed, name, store=manifest.store, dims=manifest.dims
+        )
         damaged = next((one for one in self.index.parts if not self._is_whole(self._retriever, one)), None)
         if damaged is not None:
             raise InputError(f"{damaged.folder} is damaged: its arrays are not of its documents; index again")
@@ -62,28 +71,50 @@ class Searcher:
         if self._lexical is not None:
             return self._lexical.find(queries, top_k)
         assert self._retriever is not None
+        return self._find_vectors(self._retriever.embed_queries(queries), top_k)
+
+    def _find_vectors(self, queries: Any, top_k: int) -> Nearest:
+        assert self._retriever is not None
         parts = [(part.arrays, part.num_documents) for part in self.index.parts]
-        return self._retriever.find(self._retriever.embed_queries(queries), parts, top_k)
+        return self._retriever.find(queries, parts, top_k)
+
+    @property
+    def query_options(self) -> dict[str, Any] | None:
+        """Of the pipeline `embed`, for vectors of queries; None where queries are looked up by their words."""
+        return None if self._retriever is None else self._retriever.query_options
+
+    def search_vectors(self, vectors: Sequence[Any], top_k: int = TOP_K) -> list[list[Hit]]:
+        """As `search`, of queries that `embed` gave these vectors, with `query_options`."""
+        assert self._retriever is not None
+        return self._list_hits(self._find_vectors(self._retriever.gather(vectors), top_k)) if vectors else []
 
     def search(
         self, queries: Sequence[str], top_k: int = TOP_K, reranker: Reranker | None = None, depth: int = RERANK_DEPTH
     ) -> list[list[Hit]]:
         """The best documents of each query, best first; of the first `depth` in the order of a reranker, if given."""
-        for number, query in enumerate(queries, start=1):
-            if not query.strip():
-                raise InputError(f"query {number:,} is empty; write what is looked for")
-        nearest = self.find(queries, top_k if reranker is None else max(top_k, depth))
+        check_queries(queries)
+        found = self._list_hits(self.find(queries, top_k if reranker is None else max(top_k, depth)))
+        if reranker is None:
+            return found
+        return reorder(found, reranker.score(queries, [[hit.text for hit in hits] for hits in found]), top_k)
+
+    def _list_hits(self, nearest: Nearest) -> list[list[Hit]]:
         found = []
         for places, scores in zip(nearest.places.tolist(), nearest.scores.tolist(), strict=True):
             documents = [self.index.read_document(place) for place in places]
             hits = [Hit(one.id, score, one.text) for one, score in zip(documents, scores, strict=True)]
             found.append(hits)
-        return found if reranker is None else _rerank(queries, found, reranker, top_k)
+        return found
 
 
-def _rerank(queries: Sequence[str], found: list[list[Hit]], reranker: Reranker, top_k: int) -> list[list[Hit]]:
-    """With the reranker's scores."""
-    scores = reranker.score(queries, [[hit.text for hit in hits] for hits in found])
+def check_queries(queries: Sequence[str]) -> None:
+    for number, query in enumerate(queries, start=1):
+        if not query.strip():
+            raise InputError(f"query {number:,} is empty; write what is looked for")
+
+
+def reorder(found: Sequence[Sequence[Hit]], scores: Sequence[Sequence[float]], top_k: int) -> list[list[Hit]]:
+    """By a reranker's scores, which take the place of the others."""
     rescored = [
         [replace(hit, score=score) for hit, score in zip(hits, own, strict=True)]
         for hits, own in zip(found, scores, strict=True)

@@ -1,11 +1,12 @@
 // The page of a server: which model, which kind of question, and the panel that asks it.
 
 import { copyButton, fill, formatBytes, formatCount, formatDuration, h, keepKey, repeat, request, setUpTheme } from "./common.js";
+import { searchKinds } from "./kinds_search.js";
 import { textKinds } from "./kinds_text.js";
 import { vectorKinds } from "./kinds_vectors.js";
 import { quoteForShell, writePython } from "./text.js";
 
-const KINDS = { ...textKinds, ...vectorKinds };
+const KINDS = { ...textKinds, ...vectorKinds, ...searchKinds };
 const STATS_EVERY_MS = 2000;
 const LOADING_EVERY_MS = 1500;
 const find = (id) => document.getElementById(id);
@@ -15,7 +16,7 @@ const state = { models: [], model: null, kind: null, needsKey: false };
 async function loadModels() {
   try {
     const { answer } = await request("/api/models");
-    state.models = answer.models;
+    state.models = [...answer.models, ...answer.indexes.map(asModel)];
     state.needsKey = answer.needs_key;
     find("key-form").hidden = true;
     showModels();
@@ -28,6 +29,12 @@ async function loadModels() {
     }
     fill(find("panel"), h("p", { class: "notice bad", role: "alert" }, error.message));
   }
+}
+
+/** An index stands among the models, with one kind of question. */
+function asModel(index) {
+  const facts = [`index of ${formatCount(index.documents)} documents`, index.model ? `${index.kind} vectors of ${index.model}` : index.kind];
+  return { ...index, isIndex: true, facts, kinds: index.ready ? ["search"] : [], default_kind: "search" };
 }
 
 function showModels() {
@@ -73,7 +80,7 @@ function chooseModel(model, kind) {
 
 function describeModel(model) {
   if (!model.ready) return [];
-  const facts = [
+  const facts = model.facts ?? [
     model.family,
     model.parameters && `${formatCount(model.parameters)} parameters`,
     model.max_length && `up to ${formatCount(model.max_length)} tokens`,
@@ -120,20 +127,24 @@ find("tabs").addEventListener("keydown", (event) => {
 });
 
 async function ask(path, body, signal) {
-  const { answer } = await request(path, { body: { ...body, model: state.model.id }, signal });
+  const { answer } = await request(path, { body: { ...body, ...nameAsked() }, signal });
   return answer;
 }
 
+function nameAsked() {
+  return state.model.isIndex ? { index: state.model.id } : { model: state.model.id };
+}
+
 /** What was just asked, for a shell and for Python. */
-function showCode(path, body, { call, options = {}, inputs, kind = state.kind }) {
+function showCode(path, body, { call, options = {}, inputs, kind = state.kind, python: own }) {
   const key = state.needsKey ? ' -H "Authorization: Bearer $MASKWRIGHT_API_KEY"' : "";
-  const sent = JSON.stringify(state.models.length > 1 ? { ...body, model: state.model.id } : body);
+  const sent = JSON.stringify(state.models.length > 1 ? { ...body, ...nameAsked() } : body);
   const curl = `curl ${quoteForShell(location.origin + path)}${key} -H 'Content-Type: application/json' -d ${quoteForShell(sent)}`;
   const named = Object.entries(options).filter(([, value]) => value !== undefined);
   const words = named.map(([name, value]) => `, ${name}=${writePython(value)}`).join("");
   const source = writePython(state.model.path_name ?? state.model.id);
-  const python = `import maskwright as mw\n\nanswer = mw.pipeline(${writePython(kind)}, ${source})(${call ?? writePython(inputs)}${words})`;
-  const lines = [["curl", curl], ["Python, with the model's folder", python]];
+  const python = own ?? `import maskwright as mw\n\nanswer = mw.pipeline(${writePython(kind)}, ${source})(${call ?? writePython(inputs)}${words})`;
+  const lines = [["curl", curl], [own ? "Python, with the index's folder" : "Python, with the model's folder", python]];
   fill(find("code-lines"), lines.map(([name, text]) =>
     h("div", { class: "snippet" }, h("div", { class: "snippet-head" }, h("h3", {}, name), copyButton(() => text)), h("pre", { tabindex: "0" }, text))));
   find("code").hidden = false;

@@ -1,8 +1,8 @@
-// Kinds of questions about texts: masks, entities, answers, classes, labels, order.
+// Kinds of questions about texts: masks, entities, answers, classes, labels.
 
 import { fill, formatFigure, formatPercent, h } from "./common.js";
 import { asking, bar, check, chooser, examples, field, need, textArea } from "./parts.js";
-import { cutAtSpans, splitLines, splitWords, writePython } from "./text.js";
+import { cutAtSpans, splitWords, writePython } from "./text.js";
 
 const NUM_HUES = 8;
 
@@ -287,40 +287,10 @@ function buildZeroShot({ ask, showCode }) {
   return panel.element;
 }
 
-// Order
-
-const RERANK_EXAMPLE = ["how do I reset my password", "Passwords are reset under Settings, Account.\nOur offices are closed on Sunday.\nTo change your e-mail address, write to support.\nA forgotten password is sent anew by mail."];
-
-function buildRerank({ ask, showCode }) {
-  const query = h("input", { type: "text", value: RERANK_EXAMPLE[0], autocomplete: "off" });
-  const texts = textArea(RERANK_EXAMPLE[1], 7);
-  return asking({
-    button: "Put in order",
-    empty: "The texts come back in order, the best answer first.",
-    controls: [field("Question", query), field("Texts, one a line", texts)],
-    ask: async (signal) => {
-      const lines = splitLines(texts.value);
-      need(query.value.trim() && lines.length, "A question and some texts are needed.");
-      const inputs = lines.map((line) => [query.value, line]);
-      const answer = await ask("/classify", { inputs }, signal);
-      const call = `[${inputs.map(([first, other]) => `(${writePython(first)}, ${writePython(other)})`).join(", ")}]`;
-      showCode("/rerank", { query: query.value, texts: lines }, { call, kind: "classify" });
-      const order = answer.map((one, index) => ({ index, score: one.score })).sort((a, b) => b.score - a.score);
-      // Some models answer with probabilities, others with measures of their own, whose bars tell the order alone.
-      const scores = order.map((one) => one.score);
-      const isShare = scores.every((score) => score >= 0 && score <= 1);
-      const [low, high] = isShare ? [0, 1] : [Math.min(...scores), Math.max(...scores)];
-      const share = (score) => (high > low ? (score - low) / (high - low) : 1);
-      return h("ol", { class: "bars wide" }, order.map((one) => bar(lines[one.index], share(one.score), { value: isShare ? formatPercent(one.score) : formatFigure(one.score) })));
-    },
-  }).element;
-}
-
 export const textKinds = {
   "fill-mask": { title: "Fill masks", hint: "Choose words to hide: the model says what it would put in their place.", build: buildFillMask },
   ner: { title: "Entities", hint: "Names of people, places and other things, marked where they stand.", build: buildNer },
   qa: { title: "Questions", hint: "The part of a text that answers a question.", build: buildQa },
   classify: { title: "Classes", hint: "Which class a text belongs to, and how sure the model is.", build: buildClassify },
   "zero-shot": { title: "Your labels", hint: "Choose among labels that the model was never trained on.", build: buildZeroShot },
-  rerank: { title: "Ranking", hint: "Which of several texts answers a question best.", build: buildRerank },
 };

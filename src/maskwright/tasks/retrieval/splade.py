@@ -8,7 +8,9 @@ of them zero. B rows, S row length, N documents of a row, R examples, G texts of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
-from maskwright.models.any_encoder import find_input_embedding
+from maskwright.models.any_encoder import encode, find_input_embedding
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.files.model_folder import OWN_KEY, OWN_TYPE_PREFIX
 from maskwright.models.files.sentence_modules import describe_splade
@@ -33,6 +35,14 @@ from maskwright.tasks.task import Scores
 
 _WARMUP_SHARE = 1 / 3
 """Of the training, in which the regulariser's weights grow; as in sentence-transformers."""
+_FITTED_TOKENS = 16_384
+"""Of texts that a new head is prepared by."""
+_FIRST_TOKENS, _LARGEST_SHARE = 256, 8
+"""With a weight in a text, on average, where training begins; and the share of the vocabulary that is too much."""
+_FIRST_LOGIT = 4.0
+"""The largest of a text, on average, in a head that was fitted."""
+_OFFSET, _RIDGE = 3.0, 3e-4
+"""In deviations of what is fitted; and as a share of the mean square of hidden states."""
 _CPU_TOKENS, _GPU_TOKENS = 512, 8_192
 """Of which logits are held at a time."""
 
@@ -42,7 +52,6 @@ class SpladeHead(TaskHead):
 
     output = None
     is_recordable = False
-    needs_pretrained = True
 
     def __init__(self, encoder: PackedEncoder, activation: str, is_tied: bool, files: HeadFiles) -> None:
         super().__init__()
@@ -51,15 +60,17 @@ class SpladeHead(TaskHead):
         self.is_tied = is_tied
         width, head_size = encoder.hidden_size, encoder.embedding_size
         has_transform = encoder.has_mlm_transform
-        self.mlm_dense: nn.Module = nn.Identity()
+        self.mlm_dense: Any = nn.Identity()
         self.mlm_activation: nn.Module = nn.Identity()
-        self.mlm_norm: nn.Module = nn.Identity()
+        self.mlm_norm: Any = nn.Identity()
         if has_transform:
             self.mlm_dense = RowLinear(width, head_size, bias=encoder.mlm_head_bias)
             self.mlm_activation = build_activation(activation)
             self.mlm_norm = LayerNorm(head_size, eps=encoder.norm_eps, bias=encoder.mlm_norm_bias)
         self.mlm_output = RowLinear(head_size, encoder.vocab_size)
         init_weights(self, encoder.config.initializer_range)
+        # What `prepare` makes where there is no head needs a place for an offset.
+        self.needs_pretrained = not (has_transform and encoder.mlm_head_bias)
         embedding = find_input_embedding(encoder)
         if is_tied and embedding is not None:
             self.mlm_output.weight = embedding.weight
@@ -79,8 +90,59 @@ class SpladeHead(TaskHead):
     def list_adopted(self) -> set[str]:
         return set(self.name_weights())
 
+    @torch.no_grad()
+    def prepare(self, encoder: nn.Module, batches: Iterable[PackedBatch]) -> str | None:
+        """Begin with few tokens a text: with a head that was fitted, or with a bias that is lower than the given one.
+
+        A softmax does not see a bias that all tokens share, so pre-training leaves it anywhere, but it decides
+        which weights are above zero.
+        """
+        first = _read_first(encoder, batches)
+        if not self.has_adopted:
+            self._fit(encoder, first)
+        maxima = self._find_maxima(self._transform(first.hidden), first.bounds)
+        num_tokens, most = float((maxima > 0).sum(1).double().mean()), maxima.shape[1] // _LARGEST_SHARE
+        wanted = min(_FIRST_TOKENS, most)
+        cut = maxima.flatten().kthvalue(maxima.numel() - wanted * len(maxima)).values
+        if not self.has_adopted:
+            scale = _FIRST_LOGIT / (maxima.amax(1).mean() - cut)
+            self.mlm_norm.weight.mul_(scale)
+            self.mlm_output.bias.sub_(cut * scale)
+            return (
+                "the model has no masked-language-model head: each token begins as itself and those of like embeddings,"
+                f" {wanted} of a text"
+            )
+        if num_tokens <= most:
+            return None
+        self.mlm_output.bias.sub_(cut)
+        return (
+            f"the head gives {num_tokens:,.0f} tokens of a text a weight: all are lowered by {float(cut):.1f}, which"
+            f" leaves {wanted}"
+        )
+
+    def _fit(self, encoder: nn.Module, first: _FirstTexts) -> None:
+        """Least squares from hidden states to the embeddings of their tokens; an offset, which the norm takes away
+        again, keeps them where the activation is nearly linear.
+        """
+        embedding = find_input_embedding(encoder)
+        assert embedding is not None
+        scale = embedding.weight.double().square().mean().sqrt()
+        hidden = F.pad(first.hidden.double(), (0, 1), value=1.0)
+        targets = embedding.weight[first.ids].double() / scale
+        products = hidden.T @ hidden
+        products += _RIDGE * products.diagonal().mean() * torch.eye(len(products), dtype=torch.float64)
+        fitted = torch.linalg.solve(products, hidden.T @ targets)
+        self.mlm_dense.weight.copy_(fitted[:-1].T)
+        self.mlm_dense.bias.copy_(fitted[-1] + _OFFSET)
+        self.mlm_output.weight.copy_(embedding.weight)  # the same one, where they are tied
+        self.mlm_output.bias.zero_()
+
+    def _transform(self, hidden: Tensor) -> Tensor:
+        features: Tensor = self.mlm_norm(self.mlm_activation(self.mlm_dense(hidden)))
+        return features
+
     def forward(self, hidden: Tensor, batch: PackedBatch, num_documents: int) -> Tensor:
-        features = self.mlm_norm(self.mlm_activation(self.mlm_dense(hidden)))
+        features = self._transform(hidden)
         if torch.compiler.is_compiling():  # an export must not look at the values of a batch
             logits = self.mlm_output(features).masked_fill(batch.is_padding[..., None], 0.0)
             return torch.log1p(F.relu(logits.amax(1, keepdim=True)))
@@ -113,6 +175,35 @@ class SpladeHead(TaskHead):
 
 
 Bounds = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class _FirstTexts:
+    """Some texts of training."""
+
+    hidden: Tensor
+    """(T, D)"""
+    ids: Tensor
+    """(T,)"""
+    bounds: Bounds
+
+
+def _read_first(encoder: nn.Module, batches: Iterable[PackedBatch]) -> _FirstTexts:
+    was_training = encoder.training
+    encoder.eval()
+    hidden, ids, lengths, num_tokens = [], [], [], 0
+    for batch in batches:
+        is_token = ~batch.is_padding
+        hidden.append(encode(encoder, batch)[is_token].float())
+        ids.append(batch.input_ids[is_token])
+        starts = (batch.positions[is_token] == 0).nonzero()[:, 0]
+        lengths.append(torch.diff(starts, append=torch.tensor([len(ids[-1])])))
+        num_tokens += len(ids[-1])
+        if num_tokens >= _FITTED_TOKENS:
+            break
+    encoder.train(was_training)
+    ends = torch.cat(lengths).cumsum(0).tolist()
+    return _FirstTexts(torch.cat(hidden), torch.cat(ids), list(pairwise([0, *ends])))
 
 
 def _list_bounds(starts: Tensor, batch: PackedBatch) -> Bounds:
