@@ -24,6 +24,7 @@ from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig, SourceLike, b
 from maskwright.stores import Place, is_store_url
 from maskwright.text import sentences
 from maskwright.text.corpus import ReadingReport, text_lines, text_paragraphs
+from maskwright.text.fasta import fasta_texts
 from maskwright.text.files import file_format, find_files, list_digests, measure_files, open_stream
 from maskwright.text.huggingface import dataset_texts, hub_version, is_dataset, row_texts, saved_folder
 from maskwright.text.quality import TextPair
@@ -192,6 +193,9 @@ def _file_documents(path: Place, config: SourceConfig, tally: RecordTally) -> It
             yield from jsonl_texts(stream, config.columns, tally)
         elif kind in ("csv", "tsv"):
             yield from csv_texts(stream, config.columns, tally, delimiter="\t" if kind == "tsv" else ",")
+        elif kind == "fasta":
+            _check_single(path, config)
+            yield from fasta_texts(stream, tally)
         else:
             _check_single(path, config)
             read = text_paragraphs if config.documents == "paragraphs" else text_lines
