@@ -12,6 +12,7 @@ import gc
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,12 +37,24 @@ _BLANK_PNG = base64.b64decode(
 )
 
 
+_NUM_MODULES_READ = 40
+
 _STARTING_PROCESSES = (
     "tests/faults/",
     "tests/cli/test_predict_resume.py",
     "tests/serving/test_serve_command.py",
     "tests/tasks/test_similarity_loss.py",
 )
+
+
+_EXPORTING_GRAPHS = (
+    "tests/export/test_export_foreign_onnx.py",
+    "tests/export/test_export_onnx.py",
+    "tests/export/test_sentence_onnx.py",
+    "tests/export/test_task_export.py",
+)
+"""Files that one process takes: libraries that write ONNX graphs take seconds to import, and again to begin."""
+_GROUPS = {"processes": _STARTING_PROCESSES, "graphs": _EXPORTING_GRAPHS}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,10 +68,13 @@ def pytest_configure(config: pytest.Config) -> None:
     Where slow tests are left out, it tries fewer, unless a test has a number of its own. Tests take their settings when
     they are imported, so these come first.
     """
-    is_quick = "not slow" in config.getoption("markexpr")
-    settings.register_profile("patient", deadline=None, max_examples=30 if is_quick else 100)
+    settings.register_profile("patient", deadline=None, max_examples=30 if _is_quick(config) else 100)
     settings.load_profile("patient")
     os.fsync = _leave_to_the_system
+
+
+def _is_quick(config: pytest.Config) -> bool:
+    return "not slow" in config.getoption("markexpr")
 
 
 def _leave_to_the_system(descriptor: int) -> None:
@@ -74,14 +90,15 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """By file, as `--dist loadfile`, but one process takes all files that share `prestarted`, which starts slowly."""
+    """By file, as `--dist loadfile`, but one process takes all files of a group, which share what starts slowly."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "processes" if nodeid.startswith(_STARTING_PROCESSES) else super()._split_scope(nodeid)
+            groups = (name for name, files in _GROUPS.items() if nodeid.startswith(files))
+            return next(groups, None) or super()._split_scope(nodeid)
 
     return ByFile(config, log)
 
@@ -115,10 +132,17 @@ def _auto_precision_is_fp32(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _speed_is_measured_with_one_row() -> Iterator[None]:
-    """Before the first step of a run on a CPU; with the time of more rows the notice is closer, and no test is."""
+def _documentation_is_short(pytestconfig: pytest.Config) -> Iterator[None]:
+    """The built-in corpus has all topics and the docstrings of a few modules: parsing the library takes seconds.
+
+    Slow tests have all of it.
+    """
+    from maskwright.text import sources
+
+    list_all = sources._list_modules
     with pytest.MonkeyPatch.context() as session:
-        session.setattr("maskwright.runs.duration._TIMED_S", 0.0)
+        if _is_quick(pytestconfig):
+            session.setattr(sources, "_list_modules", lambda stdlib: sorted(list_all(stdlib))[:_NUM_MODULES_READ])
         yield
 
 
@@ -172,12 +196,31 @@ class _BlankFigure(_Blank):
             Path(target).write_bytes(_BLANK_PNG)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _pictures_are_blank() -> Iterator[Callable[[], Any]]:
+    """Drawing curves takes longer than a tiny run; what draws all the same."""
+    if not importlib.util.find_spec("matplotlib"):
+        yield nullcontext
+        return
+    import matplotlib.figure
+
+    drawn = matplotlib.figure.Figure
+
+    @contextmanager
+    def drawing() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("matplotlib.figure.Figure", drawn)
+            yield
+
+    with pytest.MonkeyPatch.context() as session:
+        session.setattr("matplotlib.figure.Figure", _BlankFigure)
+        yield drawing
+
+
 @pytest.fixture(autouse=True)
-def _pictures_are_blank(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Drawing curves takes longer than a tiny run; tests marked `draws` do it, and the runs of session fixtures."""
-    with pytest.MonkeyPatch.context() as patch:
-        if importlib.util.find_spec("matplotlib") and request.node.get_closest_marker("draws") is None:
-            patch.setattr("matplotlib.figure.Figure", _BlankFigure)
+def _marked_tests_draw(request: pytest.FixtureRequest, _pictures_are_blank: Callable[[], Any]) -> Iterator[None]:
+    """Those marked `draws`, and what they set up; a fixture of a module or a session draws if it asks for it."""
+    with nullcontext() if request.node.get_closest_marker("draws") is None else _pictures_are_blank():
         yield
 
 
@@ -243,15 +286,20 @@ def tiny_values(build_tiny_values: Callable[[Path], dict[str, Any]], tmp_path: P
 
 
 @pytest.fixture(scope="session")
-def trained_run(build_tiny_values: Callable[[Path], dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run of the tiny settings; copy what you want to change."""
+def trained_run(
+    build_tiny_values: Callable[[Path], dict[str, Any]],
+    tmp_path_factory: pytest.TempPathFactory,
+    _pictures_are_blank: Callable[[], Any],
+) -> Path:
+    """The folder of a finished run of the tiny settings, with real pictures; copy what you want to change."""
     from rich.console import Console
 
     from maskwright.config import build_config
     from maskwright.runs.pretrain import pretrain
 
     values = build_tiny_values(tmp_path_factory.mktemp("trained"))
-    return pretrain(build_config(values), console=Console(quiet=True)).folder.path
+    with _pictures_are_blank():
+        return pretrain(build_config(values), console=Console(quiet=True)).folder.path
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 from pathlib import Path
@@ -48,8 +49,13 @@ def list_arguments(taker: Any) -> set[str]:
     return known
 
 
+@functools.cache
+def read_app() -> Any:
+    return typer.main.get_command(app)
+
+
 def check_command(code: str) -> None:
-    command: Any = typer.main.get_command(app)
+    command = read_app()
     words = code.split()[1:]
     for word in [word for word in words if not word.startswith("--")]:
         assert word in command.commands, f"{code}: no command {word}"

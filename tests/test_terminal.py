@@ -116,7 +116,7 @@ def foreign_run(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return pretrain(load_config(trained_run / "config.yaml", settings), console=Console(quiet=True)).folder.path
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("verb", ["train", "fill", "fill --json", "eval", "refused"])
 def test_commands_speak_on_terminals_of_any_encoding(
     monkeypatch: pytest.MonkeyPatch, trained_run: Path, foreign_run: Path, encoding: str, verb: str

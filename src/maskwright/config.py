@@ -83,8 +83,8 @@ class Config(Section):
     forgetting: ForgettingConfig = Field(default_factory=ForgettingConfig)
     objective: list[PhaseConfig] = Field(
         default_factory=list,
-        description="Phases with an objective each, such as [{mode: clm, until: 0.25}, {mode: mlm}]; unset:"
-        " training.mode throughout.",
+        description="Phases with an objective each, such as [{mode: clm, until: 0.25}, {mode: mlm}], a mask_ratio and a"
+        " sampling_alpha; unset: training.mode throughout.",
     )
 
     _check_phases = field_validator("objective")(check_phases)

@@ -38,6 +38,7 @@ class Stream(IntEnum):
     OBJECTIVE = 15
     CROPS = 16
     SHARE = 17
+    MIXTURE = 18
 
 
 def compute_key(seed: int, epoch: int, stream: Stream) -> int:

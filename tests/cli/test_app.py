@@ -501,7 +501,10 @@ def test_before_a_run_begins_a_rank_that_is_gone_is_named(
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [("maskwright fi", {"fill", "finetune"}), ("maskwright finetune --lo", {"--lora", "--loss"})],
+    [
+        pytest.param("maskwright fi", {"fill", "finetune"}, marks=pytest.mark.slow),
+        ("maskwright finetune --lo", {"--lora", "--loss"}),
+    ],
 )
 def test_a_shell_completes_commands_and_options(line: str, expected: set[str]) -> None:
     """As the script asks that --install-completion writes for bash."""

@@ -36,6 +36,8 @@ SHAPES = {
     "small_corpus": (4, 128),
     "electra": (12, 256),
     "hybrid": (6, 512),
+    "multilingual": (4, 128),
+    "protein_small": (3, 128),
 }
 """Layers and width of the recipes that begin from random weights."""
 CONTINUING = {"classic_bert_base_512", "long_context", "domain_adaptation", "continued_pretraining"}
@@ -56,7 +58,7 @@ TWO_LAYERS = [
     "model.intermediate_size=64",
     "model.max_position_embeddings=64",
     "tokenizer.path=null",
-    "tokenizer.vocab_size=160",
+    "tokenizer.vocab_size=300",
 ]
 each_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 
@@ -120,7 +122,7 @@ def run_two_steps(name: str, corpus: Path, out: Path, *others: str) -> Path:
 
 
 @pytest.mark.usefixtures("without_report")
-@pytest.mark.parametrize("name", ["low_resource", "electra", "hybrid"])
+@pytest.mark.parametrize("name", ["low_resource", "electra", "hybrid", "multilingual", "protein_small"])
 def test_two_steps_of_a_recipe_work(name: str, corpus_file: Path, tmp_path: Path) -> None:
     run = run_two_steps(name, corpus_file, tmp_path, *TWO_LAYERS)
     assert (run / "model" / "model.safetensors").is_file()

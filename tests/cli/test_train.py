@@ -291,7 +291,7 @@ class TestBadInput:
         assert (result.code, result.err) == (0, "")
         assert f"warning: {text}: 1 lines are not valid UTF-8" in result.out
 
-    @pytest.mark.parametrize("megabytes", [2, pytest.param(10, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("megabytes", [1, pytest.param(10, marks=pytest.mark.slow)])
     def test_a_line_of_megabytes_is_trained_on_with_a_warning(
         self,
         command: Command,

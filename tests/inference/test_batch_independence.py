@@ -75,7 +75,12 @@ def test_threads_share_the_rows_and_not_the_sums(tokenizer: Tokenizer, texts: li
     assert_alike(lambda tokens: pipeline("embed", encoder, tokenizer, batch_tokens=tokens), texts[:8])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+_WITH_LAYERS_OF_BERT = {"distilbert", "electra", "roberta", "xlm-roberta"}
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[pytest.mark.slow] * (name in _WITH_LAYERS_OF_BERT)) for name in FAMILIES]
+)
 def test_vectors_of_every_family(family: str, tokenizer: Tokenizer, texts: list[str]) -> None:
     encoder = build(family)
     assert_alike(lambda tokens: pipeline("embed", encoder, tokenizer, batch_tokens=tokens), texts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
 from maskwright.inference.precision import choose_inference_precision
+from maskwright.models import products
 from maskwright.models.encoder import FAMILIES
 from maskwright.models.products import Int8Linear, RowLinear, find_largest_weight
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -48,6 +50,23 @@ def test_int8_products_are_off_by_the_rounding_of_their_factors(num_rows: int, b
     assert ((found - expected).abs() <= most * 1.001 + 1e-5).all()
     assert not torch.equal(found[1:], expected[1:]) or num_rows == 1
     assert_rounded(found[0], expected[0], 96)
+
+
+@pytest.mark.parametrize("num_factors", [481, 1536])
+@pytest.mark.parametrize("bias", [True, False])
+def test_long_sums_in_bf16_are_rounded_a_part_at_a_time(
+    num_factors: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_has_amx", lambda: True)
+    torch.manual_seed(0)
+    linear = RowLinear(num_factors, 48, bias=bias).bfloat16()
+    features = torch.randn(70, num_factors).bfloat16()
+    with torch.inference_mode():
+        found, expected = linear(features), linear.double()(features.double())
+        linear.bfloat16()
+        assert found.dtype == torch.bfloat16
+        assert torch.equal(linear(features[:1]), found[:1])
+    assert_rounded(found, expected, math.ceil(num_factors / 480), dtype=torch.bfloat16)
 
 
 def test_the_largest_factors_are_summed_exactly() -> None:

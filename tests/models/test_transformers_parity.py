@@ -12,7 +12,7 @@ from maskwright.objectives.masked_lm import MaskedLanguageModel
 from tolerances import assert_rounded, count_terms
 
 VOCAB_SIZE = 120
-LENGTHS = ([7], [16, 3, 9], [40, 1, 25, 40])
+LENGTHS = ([7], pytest.param([16, 3, 9], marks=pytest.mark.slow), [40, 1, 25, 40])
 SHAPE = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 32,

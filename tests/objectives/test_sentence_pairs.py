@@ -279,8 +279,15 @@ class SaveAt(Callback):
             self.trainer.save_checkpoint(self.folder)
 
 
-@pytest.mark.parametrize("kind", ["nsp", "sop"])
-@pytest.mark.parametrize("build_encoder", [lambda: build_bert(dropout=0.2), build_modernbert])
+@pytest.mark.parametrize(
+    ("build_encoder", "kind"),
+    [
+        (lambda: build_bert(dropout=0.2), "nsp"),
+        pytest.param(lambda: build_bert(dropout=0.2), "sop", marks=pytest.mark.slow),
+        pytest.param(build_modernbert, "nsp", marks=pytest.mark.slow),
+        (build_modernbert, "sop"),
+    ],
+)
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, kind: str, build_encoder) -> None:
     train, validation = build_loader(kind=kind), build_loader(10, kind=kind, seed=1, shuffle=False)
     step = len(train) + 2

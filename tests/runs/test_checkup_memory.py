@@ -23,7 +23,15 @@ CPU = torch.device("cpu")
 
 
 class TestMemory:
-    @pytest.mark.parametrize("kind", ["adamw", "stable_adamw", "muon", "lamb", "novograd", "lion", "sgd"])
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            "adamw",
+            "muon",
+            "novograd",
+            *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("stable_adamw", "lamb", "lion", "sgd")),
+        ],
+    )
     def test_the_optimizer_keeps_what_was_foretold(self, build_run: Callable[..., Any], kind: str) -> None:
         _, data, trainer = build_run(optimizer={"type": kind})
         foretold = count_state_bytes(trainer.optimizers)

@@ -89,7 +89,15 @@ def test_a_mistake_in_the_configuration_of_a_run_names_its_file(broken: Path, re
     resume().assert_refused(f"{file}: configuration key 'training.epochs' is 'many'")
 
 
-@pytest.mark.parametrize("name", ["step-²", "step-007", "step-", "step--1", "step-1e3", "a file"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "step-²",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("step-007", "step--1", "step-1e3")),
+        "step-",
+        "a file",
+    ],
+)
 def test_what_is_no_checkpoint_is_left_aside_with_a_warning(
     command: Command, broken: Path, resume: Callable[[], Any], name: str
 ) -> None:

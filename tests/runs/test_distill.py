@@ -94,7 +94,7 @@ def test_the_result_is_an_ordinary_model(student: FinishedRun, tmp_path: Path) -
     assert_rounded(theirs(**ids).logits, ours(ids["input_ids"]).logits, count_terms(num_layers=2, width=32, length=32))
 
 
-@pytest.mark.parametrize("objective", ["distilbert", "minilm"])
+@pytest.mark.parametrize("objective", [pytest.param("distilbert", marks=pytest.mark.slow), "minilm"])
 def test_a_run_that_is_paused_resumes_exactly(objective: str, teacher: Path, text: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"objective": objective, "width": 16} if objective == "minilm" else {}
     whole = distill(teacher, text, tmp_path / "whole", steps=6, **options)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from maskwright.config import build_config
@@ -31,7 +32,7 @@ def find_notices(lines: list[str]) -> list[int]:
     return [number for number, line in enumerate(lines) if line.startswith("about ")]
 
 
-@pytest.mark.parametrize("task", [None, "nsp"])
+@pytest.mark.parametrize("task", [pytest.param(None, marks=pytest.mark.slow), "nsp"])
 def test_a_long_run_on_a_cpu_is_announced_before_its_first_step_and_not_changed(
     tiny_values: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sentences: list[str], task: str | None
 ) -> None:
@@ -45,7 +46,6 @@ def test_a_long_run_on_a_cpu_is_announced_before_its_first_step_and_not_changed(
     lines, measured = run(tiny_values, "short")
     assert find_notices(lines) == []  # seconds are not worth a word
     monkeypatch.setattr(duration, "_LONG_S", 0.0)
-    monkeypatch.setattr(duration, "_TIMED_S", 0.5)  # as it is for users: more and more rows are timed
     lines, announced = run(tiny_values, "long")
     (number,) = find_notices(lines)
     assert number < next(place for place, line in enumerate(lines) if line.startswith("step "))
@@ -60,6 +60,26 @@ def test_a_long_run_on_a_cpu_is_announced_before_its_first_step_and_not_changed(
 def test_a_run_with_less_time_is_not_measured(tiny_values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duration, "measure_place_s", lambda *arguments: pytest.fail("measured"))
     run(tiny_values, "timed", max_seconds=3599, max_steps=1)
+
+
+@pytest.mark.parametrize(("is_enough", "sizes"), [(True, [1]), (False, [1, 2, 4, 7])])
+def test_a_time_that_is_short_enough_is_not_measured_again(is_enough: bool, sizes: list[int]) -> None:
+    asked: list[int] = []
+
+    def build_rows(num_rows: int) -> Any:
+        asked.append(num_rows)
+        return SimpleNamespace(input_ids=torch.zeros(num_rows, 8))
+
+    step = SimpleNamespace(compute_gradients=lambda *_, **__: None)
+    trainer: Any = SimpleNamespace(
+        engine=SimpleNamespace(begin=lambda *_: step),
+        model=SimpleNamespace(mask_ratio=0.3),
+        optimizers=SimpleNamespace(zero_grad=lambda: None),
+        state=None,
+        warn=None,
+    )
+    duration.measure_place_s(trainer, build_rows, 7, lambda place_s: is_enough)
+    assert asked == sizes
 
 
 def build_notice(said: list[str], state: TrainingState, training: TrainingConfig, **budget: Any) -> DurationNotice:

@@ -111,6 +111,9 @@ _NEAR_ANOTHER = {
     "in the final evaluation",
     "in the report",
     ".report.html.tmp",
+    "in the model's saving",
+    "curves.png",
+    ".final.json.tmp",
 }
 """In the order of a run: the moment, or file, before or after it stays in the default tests."""
 
@@ -263,7 +266,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_and_says_so(settings: dic
     assert folder.metrics_file.read_bytes() == metrics
 
 
-@pytest.mark.parametrize("content", [None, b"{}\n" * 3])
+@pytest.mark.parametrize("content", [None, pytest.param(b"{}\n" * 3, marks=pytest.mark.slow)])
 def test_lost_metrics_are_said_and_the_run_goes_on(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, content: bytes | None
 ) -> None:
@@ -474,7 +477,7 @@ def test_lines_that_were_undone_before_they_were_written_are_not_written(
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 17))
 
 
-@pytest.mark.parametrize("every", [None, 3])
+@pytest.mark.parametrize("every", [pytest.param(None, marks=pytest.mark.slow), 3])
 def test_a_checkpoint_is_whole_before_the_first_evaluation_and_the_run_goes_on_from_it(
     settings: dict[str, Any], every: int | None
 ) -> None:

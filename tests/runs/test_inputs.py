@@ -18,9 +18,10 @@ def test_every_document_is_on_exactly_one_side_and_neither_side_is_empty(texts: 
     split = split_documents([texts], share)
     (train,) = split.train
     assert train
-    assert split.validation
-    assert sorted(train + split.validation) == sorted(texts)
-    assert not {*train} & {*split.validation}
+    (held_out,) = split.held_out
+    assert held_out
+    assert sorted(train + held_out) == sorted(texts)
+    assert not {*train} & {*held_out}
 
 
 @given(texts_lists, st.randoms(use_true_random=False))
@@ -32,7 +33,7 @@ def test_the_side_does_not_depend_on_the_order(texts: list[str], random: st.Data
 
 def test_the_share_is_about_what_was_asked_for() -> None:
     split = split_documents([[f"document {number}" for number in range(4000)]], 0.1)
-    assert 330 <= len(split.validation) <= 470
+    assert 330 <= len(split.held_out[0]) <= 470
 
 
 @pytest.mark.parametrize("texts", [["one"], ["same", "same", "same"]])

@@ -196,7 +196,7 @@ def test_a_shifted_model_fills_masks_with_the_answer_one_place_earlier(tiny_valu
     assert fill_mask(model, tokenizer, text, 1)[0][0].token == best
 
 
-@pytest.mark.parametrize("task", ["nsp", "sop"])
+@pytest.mark.parametrize("task", [pytest.param("nsp", marks=pytest.mark.slow), "sop"])
 def test_pairs_are_a_second_part_of_the_loss_and_of_the_saved_model(tiny_values: dict[str, Any], task: str) -> None:
     finished = run(tiny_values, "pairs", pairs={"task": task, "weight": 0.5})
     history = finished.trainer.history.history

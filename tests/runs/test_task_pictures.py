@@ -74,7 +74,7 @@ def test_the_classes_with_the_lowest_f1_are_chosen_among_those_with_examples() -
     assert choose_worst(classes, 7) == list(classes)
 
 
-@pytest.mark.parametrize("num_classes", [2, 21, 150])
+@pytest.mark.parametrize("num_classes", [2, 21, pytest.param(150, marks=pytest.mark.slow)])
 def test_matrices_and_bars_are_drawn_for_any_number_of_classes(num_classes: int) -> None:
     pytest.importorskip("matplotlib")
     names = [f"$class_{number}^{'x' * number}" for number in range(num_classes)]

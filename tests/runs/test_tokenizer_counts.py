@@ -20,14 +20,14 @@ from maskwright.text.tokenizer.train import train_tokenizer
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Small tasks, pieces and merges of few files, so that there are many of each."""
-    monkeypatch.setattr(tokenizer_counts, "_TASK_BYTES", 20_000)
+    monkeypatch.setattr(tokenizer_counts, "_TASK_BYTES", 10_000)
     monkeypatch.setattr(tokenizer_counts, "_FILES_AT_ONCE", 3)
-    monkeypatch.setattr(tokenizer_counts, "_PIECE_CHARS", 15_000)
+    monkeypatch.setattr(tokenizer_counts, "_PIECE_CHARS", 7_500)
     folder = tmp_path / "texts"
     folder.mkdir()
     documents = read_python_documentation()
     for number in range(9):
-        lines = [json.dumps({"text": text}) for text in documents[number * 30 : (number + 1) * 30]]
+        lines = [json.dumps({"text": text}) for text in documents[number * 15 : (number + 1) * 15]]
         (folder / f"{number}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return folder
 
@@ -37,7 +37,7 @@ def count(folder: Path, **given: Any) -> str:
     return train_by_counts(sources, vocab_size=2000, **given).backend.to_str()
 
 
-@pytest.mark.parametrize("sample", [1.0, 0.4])
+@pytest.mark.parametrize("sample", [pytest.param(1.0, marks=pytest.mark.slow), 0.4])
 def test_tasks_give_the_tokenizer_of_their_texts(folder: Path, sample: float) -> None:
     texts = [text for text in read_sources(str(folder)) if is_sampled(text, sample, 5)]
     assert count(folder, sample=sample, seed=5) == train_tokenizer(texts, vocab_size=2000).backend.to_str()

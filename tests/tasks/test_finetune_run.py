@@ -38,10 +38,10 @@ class KilledError(BaseException):
 @pytest.mark.parametrize(
     ("task", "column", "metric", "least"),
     [
-        ("classification", "label", "accuracy", 0.95),
+        pytest.param("classification", "label", "accuracy", 0.95, marks=pytest.mark.slow),  # as pairs
         ("multi-label", "labels", "micro_f1", 0.6),
         ("pairs", "label", "accuracy", 0.95),
-        ("regression", "score", "pearson", 0.9),
+        pytest.param("regression", "score", "pearson", 0.9, marks=pytest.mark.slow),  # as a student of test_teacher.py
     ],
 )
 def test_a_run_learns_its_task_and_leaves_a_model_that_transformers_reads(
@@ -104,7 +104,10 @@ def test_patience_ends_the_run_and_brings_the_best_epoch_back(lab: Lab, tmp_path
     assert figures["accuracy"] == max(accuracies) > accuracies[-1]
 
 
-@pytest.mark.parametrize(("settings", "kept"), [((), None), (("training.keep_every_steps=16",), {"step-16"})])
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [pytest.param((), None, marks=pytest.mark.slow), (("training.keep_every_steps=16",), {"step-16"})],
+)
 def test_a_finished_run_keeps_no_checkpoints_but_those_asked_for(
     lab: Lab, tmp_path: Path, settings: tuple[str, ...], kept: set[str] | None
 ) -> None:
@@ -161,7 +164,7 @@ def test_seeds_have_runs_of_their_own_and_a_summary(lab: Lab, tmp_path: Path) ->
     assert summary["deviation"] == pytest.approx(float(torch.tensor(losses, dtype=torch.float64).std()))
 
 
-@pytest.mark.parametrize("place", ["write_task_report", "write_summary"])
+@pytest.mark.parametrize("place", ["write_task_report", pytest.param("write_summary", marks=pytest.mark.slow)])
 def test_a_signal_after_training_is_answered_and_the_same_command_finishes_the_seeds(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -293,7 +296,7 @@ def test_the_pooler_of_a_published_bert_is_kept_and_its_classifier_is_new(lab: L
     assert float(second["transform.output.bias"]) == pytest.approx(float(inputs.train.targets.mean()))
 
 
-@pytest.mark.parametrize("task", ["classification", "similarity"])
+@pytest.mark.parametrize("task", [pytest.param("classification", marks=pytest.mark.slow), "similarity"])
 def test_a_long_run_is_announced_and_not_changed_by_that(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
@@ -303,6 +306,7 @@ def test_a_long_run_is_announced_and_not_changed_by_that(
         patch.setattr(DurationNotice, "on_train_begin", lambda notice: None)
         run(config, tmp_path / "unmeasured")
     monkeypatch.setattr("maskwright.runs.duration._LONG_S", 0.0)
+    monkeypatch.setattr("maskwright.runs.duration._TIMED_S", 0.0)
     console = Console(file=StringIO())
     finetune(config, tmp_path / "measured", settings=SETTINGS, console=console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]

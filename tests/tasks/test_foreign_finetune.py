@@ -118,14 +118,14 @@ def ask_theirs(model: Any, **inputs: torch.Tensor) -> torch.Tensor:
     ("family", "task"),
     [
         ("DebertaV2", "classification"),
-        ("DebertaV2", "similarity"),
+        pytest.param("DebertaV2", "similarity", marks=pytest.mark.slow),
         pytest.param("Longformer", "multi-label", marks=pytest.mark.slow),
         ("Longformer", "qa"),
-        ("BigBird", "ner"),
+        pytest.param("BigBird", "ner", marks=pytest.mark.slow),
         pytest.param("BigBird", "qa", marks=pytest.mark.slow),
         ("XLNet", "pairs"),
         pytest.param("XLNet", "qa", marks=pytest.mark.slow),
-        ("XLM", "regression"),
+        pytest.param("XLM", "regression", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_trains_the_family_s_own_head_and_leaves_a_folder_that_transformers_reads(

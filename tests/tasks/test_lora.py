@@ -168,8 +168,11 @@ def test_a_checkpoint_is_read_as_a_plain_model_and_only_resumed_beside_its_own_e
 @pytest.mark.parametrize(
     "family",
     [
-        *("bert", "modernbert", "roberta", "deberta-v2"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("albert", "distilbert", "electra", "mpnet")),
+        *("bert", "modernbert", "deberta-v2"),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("albert", "distilbert", "electra", "mpnet", "roberta")
+        ),
     ],
 )
 def test_peft_puts_the_adapter_on_the_encoder_and_computes_what_the_model_does(
@@ -195,7 +198,7 @@ def test_peft_puts_the_adapter_on_the_encoder_and_computes_what_the_model_does(
 @pytest.mark.parametrize(
     ("task", "auto"),
     [
-        ("ner", transformers.AutoModelForTokenClassification),
+        pytest.param("ner", transformers.AutoModelForTokenClassification, marks=pytest.mark.slow),
         ("qa", transformers.AutoModelForQuestionAnswering),
         ("similarity", transformers.AutoModel),
     ],

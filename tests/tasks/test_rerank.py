@@ -100,6 +100,7 @@ def test_a_reranker_learns_and_crossencoder_gives_its_numbers(rerank_lab: Lab, t
     assert [one["score"] for one in pipeline("classify", folder)(pairs)] == pytest.approx(ours, abs=1e-4)
 
 
+@pytest.mark.slow  # as a run that learns labels
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     rerank_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

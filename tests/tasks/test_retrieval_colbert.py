@@ -197,6 +197,7 @@ def test_the_onnx_graph_gives_the_vectors(late_lab: Lab, tmp_path: Path) -> None
     assert "filled up to as many with mask tokens" in card
 
 
+@pytest.mark.slow  # as test_retrieval_dense.py
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     late_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

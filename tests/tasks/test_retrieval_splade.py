@@ -217,6 +217,7 @@ def test_more_weight_of_the_regulariser_leaves_fewer_tokens(splade_lab: Lab, tmp
     assert few["query_tokens"] < many["query_tokens"]
 
 
+@pytest.mark.slow  # as test_retrieval_dense.py
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     splade_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from maskwright.errors import InputError
 from maskwright.text.sources import read_python_documentation
-from maskwright.text.tokenizer.counted import check_sample, count_words, is_sampled, train_on_counts
+from maskwright.text.tokenizer.counted import balance_counts, check_sample, count_words, is_sampled, train_on_counts
 from maskwright.text.tokenizer.train import build_plan, train_tokenizer
 
-TYPES = ["wordpiece", "byte_level_bpe", "word_level"]
+TYPES = ["wordpiece", "byte_level_bpe", "word_level", "character"]
 
 
 def both(texts: list[str], type: str, vocab_size: int, min_frequency: int = 2, lowercase: bool = True) -> list[str]:
@@ -24,8 +24,17 @@ def both(texts: list[str], type: str, vocab_size: int, min_frequency: int = 2, l
     return [counted.backend.to_str(), usual.backend.to_str()]
 
 
-@pytest.mark.parametrize("type", TYPES)
-@pytest.mark.parametrize(("vocab_size", "min_frequency", "lowercase"), [(3000, 2, True), (100_000, 20, False)])
+@pytest.mark.parametrize(
+    ("type", "vocab_size", "min_frequency", "lowercase"),
+    [
+        ("wordpiece", 3000, 2, True),
+        pytest.param("wordpiece", 100_000, 20, False, marks=pytest.mark.slow),
+        pytest.param("byte_level_bpe", 3000, 2, True, marks=pytest.mark.slow),
+        ("byte_level_bpe", 100_000, 20, False),
+        ("word_level", 3000, 2, True),
+        ("word_level", 100_000, 20, False),
+    ],
+)
 def test_real_text_gives_the_same_tokenizer(type: str, vocab_size: int, min_frequency: int, lowercase: bool) -> None:
     texts = read_python_documentation()[:700]
     counted, usual = both(texts, type, vocab_size, min_frequency, lowercase)
@@ -52,3 +61,17 @@ def test_a_sample_is_a_share_of_the_texts_that_the_seed_chooses() -> None:
     for share, seed in ((0.0, 0), (1.5, 0), (0.5, -1)):
         with pytest.raises(InputError):
             check_sample(share, seed)
+
+
+def test_balanced_sources_count_by_their_size_to_a_power() -> None:
+    large, small = {"aa": 900, "b": 200}, {"aa": 10, "cc": 40}
+    assert balance_counts([large, small, {}], 1.0) == {"aa": 910, "b": 200, "cc": 40}
+    balanced = balance_counts([large, small], 0.5)
+    sizes, total = (2000, 100), 2100
+    shares = [size**0.5 / sum(one**0.5 for one in sizes) for size in sizes]
+    factors = [share * total / size for share, size in zip(shares, sizes, strict=True)]
+    assert balanced["b"] == round(200 * factors[0])
+    assert balanced["cc"] == round(40 * factors[1])
+    assert balanced["aa"] == round(900 * factors[0]) + round(10 * factors[1])
+    with pytest.raises(InputError, match=r"it must lie in \[0, 1\]"):
+        balance_counts([large], 1.5)

@@ -73,7 +73,7 @@ def zstd_of_one_byte(num_blocks: int, window_log: int = 17) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "compression"),
     [
-        pytest.param(kind, name, marks=[] if number == 0 or number == place else [pytest.mark.slow])
+        pytest.param(kind, name, marks=[] if number == place else [pytest.mark.slow])
         for number, kind in enumerate([".txt", ".jsonl", ".csv", ".parquet"])
         for place, name in enumerate(COMPRESS)
     ],

@@ -137,7 +137,7 @@ def judge_by_hand(texts: list[str], similarity: float) -> list[bool]:
     return verdicts
 
 
-@pytest.mark.parametrize("similarity", [0.4, 0.8])
+@pytest.mark.parametrize("similarity", [pytest.param(0.4, marks=pytest.mark.slow), 0.8])
 def test_each_document_is_compared_with_the_first_of_each_of_its_bands(similarity: float) -> None:
     choice = random.Random(1)
     texts: list[str] = []

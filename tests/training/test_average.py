@@ -93,7 +93,7 @@ def test_evaluation_uses_the_average_and_training_goes_on_from_the_weights(build
     assert all(torch.equal(follow.raw[name], raw) for name, raw in unevaluated.raw.items())
 
 
-@pytest.mark.parametrize("step", [3, 6, 8])
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.slow), 6, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_resumed_average_is_bit_equal(build_model, padded_batches, tmp_path, step):
     whole, resumed = build_model(dropout=0.2), build_model(seed=9, dropout=0.2)
     build_trainer(whole).fit(padded_batches, epochs=2, callbacks=[SaveAt(tmp_path, step)], verbose=False)

@@ -56,7 +56,7 @@ def test_steps_take_more_and_more_batches_and_every_batch_once(build_model, buil
     assert num_shrinking <= 2, "only the last step of an epoch may be smaller"
 
 
-@pytest.mark.parametrize("step", [2, 5, 9])
+@pytest.mark.parametrize("step", [pytest.param(2, marks=pytest.mark.slow), 5, pytest.param(9, marks=pytest.mark.slow)])
 def test_resume_inside_the_ramp_is_bit_equal(build_model, build_loader, tmp_path, step):
     loader, whole_sizes, rest_sizes = build_loader(96, rows_per_batch=2), Sizes(tmp_path, step), Sizes()
     whole, resumed = build_model(dropout=0.2), build_model(dropout=0.2, seed=3)

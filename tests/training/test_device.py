@@ -141,7 +141,15 @@ def test_the_trial_works_here_and_says_what_does_not(watch: _Float64Watch, monke
     assert "not callable" in str(trial.find_trouble(CPU))
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon", "stable_adamw", "lamb", "novograd", "lion", "sgd"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "adamw",
+        "muon",
+        "lamb",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("stable_adamw", "novograd", "lion", "sgd")),
+    ],
+)
 def test_pre_training_makes_no_float64(
     watch: _Float64Watch, tokenizer: Any, sentences: list[str], optimizer: Any
 ) -> None:

@@ -88,7 +88,7 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, build_model, build_lo
     assert len(whole.history.history["val_loss"]) == 3
 
 
-@pytest.mark.parametrize("step", [3, 6, 7])
+@pytest.mark.parametrize("step", [3, pytest.param(6, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)])
 def test_resume_over_a_list_of_padded_batches(tmp_path, build_model, padded_batches, step):
     assert_resumes(tmp_path, build_model, padded_batches, None, "adamw", step)
 

@@ -28,7 +28,8 @@ def train(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCES...", help="Text to train on.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to write the tokenizer to.")],
     type: Annotated[
-        str, typer.Option("--type", help="wordpiece, byte_level_bpe, unigram or word_level.")
+        str,
+        typer.Option("--type", help="wordpiece, byte_level_bpe, unigram, word_level, character or smiles."),
     ] = "wordpiece",
     vocab_size: Annotated[int, typer.Option("--vocab-size", help="Maximum size of the vocabulary.")] = 30522,
     special_token: Annotated[
@@ -53,6 +54,10 @@ def train(
         int | None,
         typer.Option("--max-words", help="Learn from so many words, the most frequent; unset: all.", min=1),
     ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option("--alpha", help="Balance the sources, such as languages: each counts by its size to this power."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing tokenizer.")] = False,
 ) -> None:
     """Train a tokenizer on text.
@@ -62,6 +67,8 @@ def train(
         maskwright tokenizer train corpus.txt --vocab-size 8000 --out my-tokenizer
 
         maskwright tokenizer train corpus --sample 0.1 --on processes --out sampled-tokenizer
+
+        maskwright tokenizer train german.txt korean.txt --alpha 0.3 --out shared-tokenizer
 
         maskwright tokenizer train a.txt b.txt --type byte_level_bpe --cased --special-token "[USER]" --out my-bpe
     """
@@ -85,7 +92,7 @@ def train(
             "min_frequency": _DEFAULT_MIN_FREQUENCY if min_frequency is None else min_frequency,
             "special_tokens": special_token or (),
         }
-        if on is not None or max_words is not None:
+        if on is not None or max_words is not None or alpha is not None:
             from maskwright.runs.tokenizer_counts import train_by_counts
             from maskwright.sections.data import build_sources
 
@@ -95,6 +102,7 @@ def train(
                 sample=sample,
                 seed=seed,
                 max_words=max_words,
+                alpha=alpha,
                 on=on,
                 num_workers=workers,
                 keep_in=out.with_name(f".{out.name}.counting"),

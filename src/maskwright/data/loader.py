@@ -11,7 +11,7 @@ import copy
 import math
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self, TypeVar
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from maskwright.batch import PackedBatch
 from maskwright.data.assembly import NUM_SPECIALS, BatchAssembler, RowPlan, SpecialIds
+from maskwright.data.mixture import MixedOrder, Mixture
 from maskwright.data.pairs import MIN_PAIR_TOKENS, NUM_PAIR_SPECIALS, PairAssembler, PairDraws, Pairing
 from maskwright.data.shards import PreparedShards, Shards, StoresInMemory
 from maskwright.data.store import SampleIndex, TokenStore
@@ -86,6 +87,10 @@ class PackedLoader:
         self._pairing = pairing
         self.num_specials = NUM_SPECIALS if pairing is None else NUM_PAIR_SPECIALS
         self._specials = SpecialIds(cls_token_id, sep_token_id, pad_token_id)
+        self.mixture: Mixture | None = None
+        """How sources are mixed; unset, by the weights of the shards."""
+        self.parts: Mapping[str, PackedLoader] = {}
+        """Loaders of the sources' own rows, by their names, where each is to be evaluated."""
         self._next_epoch = 0
         self._plan = lru_cache(maxsize=32)(self._build_plan)
         self._row_counts = self._count_rows()
@@ -133,7 +138,15 @@ class PackedLoader:
         _check_rank(rank, world_size)
         share = copy.copy(self)
         share.rank, share.world_size = rank, world_size
+        share.parts = {name: part.for_rank(rank, world_size) for name, part in self.parts.items()}
         return share
+
+    def for_shards(self, chosen: Collection[int]) -> Self:
+        """A loader of the same samples in some of the shards alone, whose numbers and masks stay."""
+        part = copy.copy(self)
+        part.parts = {}
+        part._row_counts = [count if shard in chosen else 0 for shard, count in enumerate(self._row_counts)]
+        return part
 
     def utilisation(self) -> float:
         """The share of row positions in the first shard that hold tokens."""
@@ -196,10 +209,17 @@ class PackedLoader:
         assembler.add(places, counts, self.shards.store(shard), self._plan(shard), samples, numbers)
 
     @property
+    def num_rows(self) -> int:
+        """Rows of all shards, each counted once."""
+        return sum(self._row_counts)
+
+    @property
     def _first_shard(self) -> int:
         return next(shard for shard, num_rows in enumerate(self._row_counts) if num_rows)
 
-    def _order(self, epoch: int) -> EpochOrder:
+    def _order(self, epoch: int) -> EpochOrder | MixedOrder:
+        if self.mixture is not None:
+            return MixedOrder(self._row_counts, self.mixture, seed=self.seed, epoch=epoch)
         return EpochOrder(self._row_counts, self.shards.weights, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
 
     def _build_plan(self, shard: int) -> RowPlan:

@@ -55,6 +55,10 @@ class Shards(Protocol):
     def weights(self) -> Sequence[float]:
         """How often each shard is read in an epoch."""
 
+    @property
+    def sources(self) -> Sequence[int]:
+        """The source of each shard."""
+
     def store(self, shard: int) -> TokenStore: ...
 
     def check_words(self) -> None:
@@ -73,6 +77,7 @@ class StoresInMemory:
         self._stores = stores
         self.weights = weights
         self.num_shards = len(stores)
+        self.sources = range(len(stores))
         self.num_documents = sum(store.num_documents for store in stores)
         self.num_tokens = sum(store.num_tokens for store in stores)
 
@@ -120,8 +125,13 @@ class ShardInfo:
 
 
 @dataclass(frozen=True)
-class _Source:
+class PreparedSource:
+    """A source as the manifest describes it."""
+
     weight: float
+    path: str = ""
+    name: str | None = None
+    start: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -130,7 +140,7 @@ class _Manifest:
 
     key: str
     tokenizer_sha256: str
-    sources: list[_Source]
+    sources: list[PreparedSource]
     splits: dict[str, list[ShardInfo]]
     num_tokens: int
     """Of all splits."""
@@ -166,6 +176,8 @@ class PreparedShards:
         self.split = split
         manifest = _check_manifest(read_manifest(self.folder), self.folder)
         self.infos = _list_shards(manifest, self.folder, split)
+        self.described = manifest.sources
+        self.sources = [info.source for info in self.infos]
         weights = [source.weight for source in manifest.sources]
         self.weights = [weights[info.source] if split == "train" else 1.0 for info in self.infos]
         self._mirror = Mirror.find(self.folder)

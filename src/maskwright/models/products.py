@@ -1,13 +1,15 @@
 """Products of inference on CPUs, by oneDNN's kernels: a row's result does not depend on what other rows come with it.
 
 MKL, which torch takes, chooses its kernel and splits its sums by the number of rows. oneDNN adds up in the same order
-for any number from two on (tried for up to 4,096 rows, on one and two threads), and it is faster for few rows. In int8
+for any number from two on (tried for up to 4,096 rows, on one and two threads), and it is faster for few rows. Its
+kernel for bf16 on CPUs with AMX does so for short sums alone, so that long ones are cut here. In int8
 weights have a scale per output and tokens a scale each, which depends on nothing but themselves; sums are exact: where
 a CPU adds products in pairs of 16 bits, weights have a bit less.
 """
 
 from __future__ import annotations
 
+import math
 import platform
 from functools import cache
 
@@ -20,6 +22,10 @@ from maskwright.errors import InputError
 IS_ROW_INVARIANT = platform.machine().lower() in ("x86_64", "amd64") and torch.backends.mkldnn.is_available()
 """Whether this machine has such a product; elsewhere results may differ by rounding."""
 _DTYPES = (torch.float32, torch.bfloat16)
+_LONGEST_SUM = 480
+"""Of products in bf16 that oneDNN's kernel for AMX adds up without a cut: 15 tiles of 32, which its level-1 cache holds
+beside the results. Where it cuts longer ones depends on the number of rows (3.12; tried with 1 to 16 threads)."""
+_TILE = 32
 _LARGEST_INT8 = 127
 _LARGEST_OF_SHORT_SUMS = 64
 """Of weights, so that two products of it and 255 fit in 16 bits."""
@@ -42,6 +48,25 @@ def multiply_rows(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
 
 
 def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    num_factors = rows.shape[1]
+    if num_factors <= _LONGEST_SUM or rows.dtype != torch.bfloat16 or not _has_amx():
+        return _multiply_whole(rows, weight, bias)
+    num_parts = math.ceil(num_factors / _LONGEST_SUM)
+    length = math.ceil(num_factors / (num_parts * _TILE)) * _TILE
+    # of parts that lie apart oneDNN has no fast kernel
+    parts = [[part.contiguous() for part in one.split(length, dim=1)] for one in (rows, weight)]
+    total = _multiply_whole(parts[0][0], parts[1][0], bias)
+    for part, own_weight in zip(parts[0][1:], parts[1][1:], strict=True):
+        total = torch.ops.mkldnn._linear_pointwise(part, total, own_weight, None, "add")
+    return total
+
+
+@cache
+def _has_amx() -> bool:
+    return torch.cpu._is_amx_tile_supported()
+
+
+def _multiply_whole(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return product
 

@@ -42,7 +42,7 @@ class DurationNotice(Callback):
         self._is_told = trainer.stop_training or (trainer.budget.max_seconds or math.inf) < _LONG_S
         if self._is_told or trainer.engine.device.type != "cpu" or trainer.engine.is_compiled or trainer.world.size > 1:
             return
-        place_s = measure_place_s(trainer, self._build_rows, self._most_rows)
+        place_s = measure_place_s(trainer, self._build_rows, self._most_rows, self._is_short)
         num_steps, seconds = self.estimate(place_s)
         self._tell(num_steps, seconds, 1 / place_s)
 
@@ -66,6 +66,9 @@ class DurationNotice(Callback):
         )
         return math.ceil(num_steps), num_steps * step_s
 
+    def _is_short(self, place_s: float) -> bool:
+        return self.estimate(place_s)[1] < _LONG_S
+
     def _tell(self, num_steps: int, seconds: float, tokens_per_s: float) -> None:
         self._is_told = True
         if seconds >= _LONG_S:
@@ -76,8 +79,13 @@ class DurationNotice(Callback):
             )
 
 
-def measure_place_s(trainer: TrainingLoop, build_rows: BuildRows, most_rows: int) -> float:
-    """Seconds per token, padding included, for the gradients of a few rows; weights do not change."""
+def measure_place_s(
+    trainer: TrainingLoop, build_rows: BuildRows, most_rows: int, is_enough: Callable[[float], bool]
+) -> float:
+    """Seconds per token, padding included, for the gradients of a few rows; weights do not change.
+
+    The first call and few rows take longer than what follows, so a time that is short enough is not measured again.
+    """
     step = trainer.engine.begin(trainer.state, trainer.warn)
     num_rows, num_calls = 1, 0
     while True:
@@ -85,6 +93,8 @@ def measure_place_s(trainer: TrainingLoop, build_rows: BuildRows, most_rows: int
         begun = time.perf_counter()
         step.compute_gradients(batch, step=0, epoch=0, mask_ratio=trainer.model.mask_ratio)
         seconds, num_calls = time.perf_counter() - begun, num_calls + 1
+        if is_enough(seconds / batch.input_ids.numel()):
+            break
         is_settled = num_calls > 1 or seconds > _SLOW_S  # the first call prepares what later ones use
         if is_settled and (seconds > _TIMED_S or num_rows >= most_rows):
             break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -32,9 +32,10 @@ from maskwright.runs.texts import AugmentedLoader, Documents, Say, Spill, build_
 from maskwright.sections.data import AugmentationConfig, QualityConfig, build_sources
 from maskwright.storage import naming
 from maskwright.text.quality import Document, TextPair, list_texts
+from maskwright.text.tokenizer.counted import balance_counts, check_countable, count_words, train_on_counts
 from maskwright.text.tokenizer.encode import encode_ids, encode_texts
 from maskwright.text.tokenizer.tokenizer import CHUNK_CHARS, Tokenizer, group_texts, load_tokenizer
-from maskwright.text.tokenizer.train import train_tokenizer
+from maskwright.text.tokenizer.train import build_plan, train_tokenizer
 from maskwright.text.tokenizer.words import build_boundaries
 
 _COUNTED_SHARDS = 32
@@ -62,11 +63,12 @@ def load_data(config: Config, kept_tokenizer: Path | None, warn: Say) -> Trainin
 def _read_texts(config: Config, kept_tokenizer: Path | None, warn: Say) -> TrainingData:
     spill = build_spill(config, warn)
     documents = read_documents(config, warn, spill)
-    tokenizer = get_tokenizer(config, lambda: chain.from_iterable(documents.train), kept_tokenizer)
+    tokenizer = get_tokenizer(config, documents.train, kept_tokenizer)
     weights = [source.weight for source in build_sources(config.data.train)]
     options = _loader_options(config, tokenizer) | ({"pairing": GivenPairs()} if documents.are_pairs else {})
     train = _pack(documents.train, weights, config.augmentation, spill, **options, shuffle=True)
-    validation = _pack([documents.validation], spill=spill, **options, shuffle=False)
+    weights = [1.0] * len(documents.held_out)
+    validation = _pack(documents.held_out, weights, spill=spill, **options, shuffle=False)
     warn_of_losses([train.shards, validation.shards], config.data.max_length, warn)
     return TrainingData(tokenizer, train, validation, _hash_texts(documents, tokenizer))
 
@@ -147,7 +149,7 @@ def _open_training_shards(folder: Path) -> PreparedShards:
 
 def _hash_texts(documents: Documents, tokenizer: Tokenizer) -> str:
     digest = hashlib.blake2b(tokenizer.backend.to_str().encode(), digest_size=16)
-    for texts in (*documents.train, documents.validation):
+    for texts in (*documents.train, *documents.held_out):
         for text in texts:
             digest.update(text.encode(errors="surrogatepass") + b"\0")
     return digest.hexdigest()
@@ -163,9 +165,9 @@ def _validation_folder(config: Config, folder: Path) -> Path:
     return prepared
 
 
-def get_tokenizer(config: Config, documents: Callable[[], Iterable[str]], kept: Path | None) -> Tokenizer:
-    """The tokenizer `kept` by a resumed run, else the configured one, that of the initial model or the teacher, or a
-    newly trained one.
+def get_tokenizer(config: Config, sources: Sequence[Iterable[str]], kept: Path | None) -> Tokenizer:
+    """The tokenizer `kept` by a resumed run, else the configured one, that of the initial model or the teacher, or one
+    that is newly trained on the documents of the sources.
     """
     if kept is not None and (kept / "tokenizer.json").is_file():
         return load_tokenizer(kept)
@@ -175,7 +177,12 @@ def get_tokenizer(config: Config, documents: Callable[[], Iterable[str]], kept: 
     if initial is not None:
         return open_tokenizer(initial)
     settings = config.tokenizer
-    return train_tokenizer(documents, settings.type, settings.vocab_size, settings.lowercase, settings.min_frequency)
+    wanted = (settings.vocab_size, settings.lowercase, settings.min_frequency)
+    if settings.alpha is None:
+        return train_tokenizer(lambda: chain.from_iterable(sources), settings.type, *wanted)
+    check_countable(settings.type)
+    counts = [count_words(texts, settings.type, settings.lowercase) for texts in sources]
+    return train_on_counts(balance_counts(counts, settings.alpha), settings.type, build_plan(*wanted, ()))
 
 
 def open_tokenizer(name: str) -> Tokenizer:

@@ -13,7 +13,7 @@ from torch import nn
 
 from maskwright.config import Config, change_config
 from maskwright.errors import InputError, InputWarning
-from maskwright.masking.strategies import build_masker
+from maskwright.masking.strategies import build_masker, compute_mask_ratio
 from maskwright.models.any_encoder import find_max_length
 from maskwright.models.encoder import FAMILIES, PackedEncoder, outline_encoder
 from maskwright.models.files.model_folder import read_config, resolve_folder
@@ -403,7 +403,7 @@ def choose_kind(config: Config) -> Build:
         return choose_student(config, load_teacher(config))
     if config.pairs.task is not None:
         return partial(SentencePairModel, pair_weight=config.pairs.weight)
-    if phases:
+    if any(phase.mode != "mlm" for phase in phases):
         mixes = any(phase.mode == "hybrid" for phase in phases)
         return partial(
             HybridLanguageModel,
@@ -420,8 +420,21 @@ def choose_kind(config: Config) -> Build:
 
 def find_causal_share(phases: list[PhaseConfig], progress: float) -> float:
     """The share of samples trained on next tokens, at a progress in [0, 1]."""
-    phase = next((phase for phase in phases if phase.until is None or progress < phase.until), phases[-1])
-    return phase.find_share()
+    return find_phase(phases, progress).find_share()
+
+
+def find_phase(phases: list[PhaseConfig], progress: float) -> PhaseConfig:
+    return next((phase for phase in phases if phase.until is None or progress < phase.until), phases[-1])
+
+
+def find_mask_ratio(config: Config, progress: float) -> float:
+    """The share of tokens to mask, at a progress in [0, 1]: that of the phase, or of the schedule."""
+    of_phase = find_phase(config.objective, progress).mask_ratio if config.objective else None
+    if of_phase is not None:
+        return of_phase
+    masking = config.masking
+    final_ratio = masking.ratio if masking.final_ratio is None else masking.final_ratio
+    return compute_mask_ratio(masking.ratio_schedule, masking.ratio, final_ratio, progress)
 
 
 def describe_start(config: Config) -> str:
@@ -440,5 +453,8 @@ def describe_objective(config: Config) -> str:
     if not config.objective:
         unmasked = {"clm": mode, "diffusion": f"{mode}, masking any share of each sample"}
         return unmasked.get(mode, f"{mode}, {masking}")
-    phases = [f"{phase.mode} until {phase.until or 1:.0%}" for phase in config.objective]
+    phases = [
+        f"{phase.mode} until {phase.until or 1:.0%}" + (f" at {phase.mask_ratio:.0%}" if phase.mask_ratio else "")
+        for phase in config.objective
+    ]
     return f"{', then '.join(phases)}, {masking}"

@@ -182,6 +182,10 @@ def describe_source(source: SourceConfig) -> dict[str, Any]:
     described = source.model_dump(exclude={"second_column"})
     if not source.sentences:  # not there before sentences could be read: such folders stay as they are
         del described["sentences"]
+    if not source.start:  # likewise
+        del described["start"]
+    if source.name is None:
+        del described["name"]
     return described | {"files": fingerprint(source)}
 
 

@@ -295,6 +295,10 @@ class Totals:
         """The names of all parts in the order of their texts."""
         return [name for record in self._in_order() for name in record.parts]
 
+    def list_parts_of_sources(self) -> list[list[str]]:
+        """Those of each source."""
+        return [[name for _, record in sorted(records.items()) for name in record.parts] for records in self._records]
+
     def _in_order(self) -> Iterator[TaskRecord]:
         return (records[first] for records in self._records for first in sorted(records))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,6 @@ from maskwright.config import Config, open_config
 from maskwright.data.loader import PackedLoader
 from maskwright.errors import InputError
 from maskwright.inference.visualize import PredictionView, build_prediction_view
-from maskwright.masking.strategies import compute_mask_ratio
 from maskwright.objectives.distillation import Student
 from maskwright.objectives.masked_lm import DiffusionLanguageModel, MaskedLanguageModel
 from maskwright.objectives.objective import Objective
@@ -30,7 +29,15 @@ from maskwright.runs.forgetting import ForgettingGuard, load_general_text
 from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.insight import look_into, read_parts_of_speech, write_insight
 from maskwright.runs.interruption import GracefulStop, LastWrites, ending_in_order
-from maskwright.runs.model import TrainedModel, build_model, describe_objective, describe_start, fit_row_length
+from maskwright.runs.mixing import describe_parts, measure_unseen, mix_sources, read_unseen, split_held_out
+from maskwright.runs.model import (
+    TrainedModel,
+    build_model,
+    describe_objective,
+    describe_start,
+    find_mask_ratio,
+    fit_row_length,
+)
 from maskwright.runs.next_commands import suggest_commands
 from maskwright.runs.pause import PauseAt
 from maskwright.runs.predictions import PredictionLog
@@ -48,7 +55,7 @@ from maskwright.training.checkpoints import Retention, clear_leftovers
 from maskwright.training.compute.device import choose_device
 from maskwright.training.compute.precision import check_precision
 from maskwright.training.distributed.world import World, join_world, leave_world
-from maskwright.training.held_out import EVALUATION_RATIO, choose_token_loss, evaluate, evaluate_unigram
+from maskwright.training.held_out import EVALUATION_RATIO, choose_token_loss, evaluate_unigram
 from maskwright.training.loop import Callback
 from maskwright.training.progress import ProgressDisplay
 from maskwright.training.trackers import build_trackers, check_trackers
@@ -142,6 +149,8 @@ class _Start:
     """Of the training text, (V,)."""
     general: PackedLoader | None
     """General text, if forgetting is measured."""
+    unseen: Mapping[str, PackedLoader]
+    """Text that nothing is learnt from, by name."""
     tagged: list[RawSentence]
     """Sentences with parts of speech, if `data.parts_of_speech` names some."""
 
@@ -153,6 +162,9 @@ def _begin(config: Config, overwrite: bool, world: World, console: Console, stor
     tagged = read_parts_of_speech(config.data.parts_of_speech)
 
     data = load_data(config, None if overwrite else run.tokenizer, partial(warn, console))
+    mix_sources(config, data.train)
+    split_held_out(config, data.validation)
+    unseen = read_unseen(config, data.tokenizer, partial(warn, console))
     general = load_general_text(config, data.tokenizer, partial(warn, console))
     model = build_model(config, data.tokenizer)
     token_counts = torch.from_numpy(count_tokens(data.train, model.vocab_size))
@@ -165,7 +177,7 @@ def _begin(config: Config, overwrite: bool, world: World, console: Console, stor
         clear_leftovers(run.checkpoints)
         if store is not None and overwrite:
             store.clear()
-    return _Start(run, data, model, unigram_loss, token_counts, general, tagged)
+    return _Start(run, data, model, unigram_loss, token_counts, general, unseen, tagged)
 
 
 def _check_settings(config: Config) -> None:
@@ -208,6 +220,8 @@ def _train(config: Config, start: _Start, world: World, console: Console, pause_
     if world.is_main:
         last.keep(lambda: model.save_pretrained(run.model, tokenizer))
     figures = _evaluate(config, trainer, train, validation, start.unigram_loss)
+    if config.training.final_evaluation:
+        figures |= measure_unseen(trainer, start.unseen, start.token_counts)
     figures |= watch.judge(choose_token_loss(figures) if "loss" in figures else None)
     if guard is not None:
         figures |= guard.compute_figures()
@@ -247,18 +261,12 @@ def _choose_samples(loader: PackedLoader) -> list[int]:
 
 
 def build_trainer(config: Config, model: TrainedModel) -> Trainer:
-    masking = config.masking
-    final_ratio = masking.ratio if masking.final_ratio is None else masking.final_ratio
-
-    def compute_ratio(progress: float) -> float:
-        return compute_mask_ratio(masking.ratio_schedule, masking.ratio, final_ratio, progress)
-
     return Trainer(
         model,
         config.optimizer,
         config.schedule,
         config.training,
-        mask_ratio=None if isinstance(model, DiffusionLanguageModel) else compute_ratio,
+        mask_ratio=None if isinstance(model, DiffusionLanguageModel) else partial(find_mask_ratio, config),
         seed=config.run.seed,
     )
 
@@ -338,21 +346,16 @@ def _evaluate(
     state = trainer.state
     figures: dict[str, Any] = {}
     if config.training.final_evaluation:
-        evaluation = evaluate(
-            trainer.model,
-            validation.epoch(0),
-            placed=trainer.engine.placed,
-            world=trainer.world,
-            micro_batches=trainer.evaluation_batches,
-        )
+        evaluation = trainer.measure(validation)
         figures = {
-            **evaluation.metrics,
+            **trainer.model.compute_metrics(evaluation.sums),
             "accuracy": evaluation.accuracy,
             "perplexity": evaluation.perplexity,
             "unigram_loss": unigram_loss,
             "num_masked": evaluation.num_masked,
             "objective": trainer.model.mode,
             "asked": "next" if trainer.model.evaluates_causally else "masked",
+            **describe_parts(evaluation),
         }
     return figures | {
         "train_documents": train.shards.num_documents,

@@ -180,6 +180,12 @@ def format_figures(figures: dict[str, Any]) -> dict[str, str]:
             f"{asked} accuracy": f"{figures['accuracy']:.1%} of {figures['num_masked']:,} held-out {asked} tokens",
             "perplexity": f"{figures['perplexity']:.1f}",
         }
+    for key, label in (("sources", "by source"), ("unseen", "unseen")):
+        if key in figures:
+            formatted[f"held-out loss {label}" if key == "sources" else "unseen text"] = ", ".join(
+                f"{name} {one['loss']:.3f}" + (f" (unigram {one['unigram_loss']:.3f})" if "unigram_loss" in one else "")
+                for name, one in figures[key].items()
+            )
     if "pair_accuracy" in figures:
         formatted["pair accuracy"] = f"{figures['pair_accuracy']:.1%} of held-out pairs"
     if "replaced_auc" in figures:

@@ -13,7 +13,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice, repeat
+from itertools import count, islice, repeat
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -53,7 +53,8 @@ class Documents:
 
     train: Sequence[Iterable[str]]
     """Those of each source; of pairs, the first and the second text by turns."""
-    validation: Iterable[str]
+    held_out: Sequence[Iterable[str]]
+    """Likewise."""
     are_pairs: bool = False
 
 
@@ -149,20 +150,20 @@ class _DocumentFile:
 class _ChosenTexts:
     """The texts of some of the documents; a choice of None is all of them."""
 
-    def __init__(self, parts: Sequence[tuple[Iterable[Document], Sequence[int] | None]]) -> None:
-        self._parts = parts
+    def __init__(self, documents: Iterable[Document], choice: Sequence[int] | None) -> None:
+        self._documents, self._choice = documents, choice
 
     def __iter__(self) -> Iterator[str]:
-        for documents, choice in self._parts:
-            for document, is_chosen in zip(documents, repeat(1) if choice is None else choice, strict=False):
-                if is_chosen:
-                    yield from (document,) if isinstance(document, str) else document
+        choice = repeat(1) if self._choice is None else self._choice
+        for document, is_chosen in zip(self._documents, choice, strict=False):
+            if is_chosen:
+                yield from (document,) if isinstance(document, str) else document
 
 
-def _choose(*parts: tuple[Iterable[Document], Sequence[int] | None]) -> Iterable[str]:
+def _choose(documents: Iterable[Document], choice: Sequence[int] | None = None) -> Iterable[str]:
     """A list for texts in memory, a view for texts in files."""
-    chosen = _ChosenTexts(parts)
-    return list(chosen) if all(isinstance(documents, list) for documents, _ in parts) else chosen
+    chosen = _ChosenTexts(documents, choice)
+    return list(chosen) if isinstance(documents, list) else chosen
 
 
 class Cleaner(Protocol):
@@ -193,9 +194,9 @@ def read_documents(config: Config, warn: Say, spill: Spill | None = None) -> Doc
     if not held_out:
         check_can_hold_out(sources)
         return split_documents(train, config.data.validation_share)
-    validation = chain.from_iterable(_stream_texts(source, warn) for source in held_out)
-    kept = spill.collect(_build_cleaner(config.quality, are_pairs).clean(validation))
-    return Documents([_choose((documents, None)) for documents in train], _choose((kept, None)), are_pairs)
+    cleaner = _build_cleaner(config.quality, are_pairs)
+    kept = [spill.collect(cleaner.clean(_stream_texts(source, warn))) for source in held_out]
+    return Documents([_choose(documents) for documents in train], [_choose(documents) for documents in kept], are_pairs)
 
 
 def build_spill(config: Config, say: Say) -> Spill:
@@ -219,8 +220,8 @@ def split_documents(sources: Sequence[Iterable[Document]], share: float) -> Docu
     lowest, highest = int(found.min()), int(found.max())
     limit = min(max(int(share * _HASH_RANGE), lowest + 1), highest)
     splits = [(documents, some < np.uint64(limit)) for documents, some in zip(sources, hashes, strict=True)]
-    train = [_choose((documents, (~held_out).tobytes())) for documents, held_out in splits]
-    validation = _choose(*((documents, held_out.tobytes()) for documents, held_out in splits))
+    train = [_choose(documents, (~held_out).tobytes()) for documents, held_out in splits]
+    validation = [_choose(documents, held_out.tobytes()) for documents, held_out in splits]
     are_pairs = any(isinstance(document, TextPair) for documents in sources for document in islice(documents, 1))
     return Documents(train, validation, are_pairs)
 

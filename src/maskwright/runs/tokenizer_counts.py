@@ -37,7 +37,14 @@ from maskwright.runs.task_runners import choose_runner
 from maskwright.sections.data import QualityConfig, SourceConfig
 from maskwright.storage import read_json, write_bytes
 from maskwright.text.quality import DocumentCleaner, QualityReport
-from maskwright.text.tokenizer.counted import check_countable, check_sample, count_words, is_sampled, train_on_counts
+from maskwright.text.tokenizer.counted import (
+    balance_counts,
+    check_countable,
+    check_sample,
+    count_words,
+    is_sampled,
+    train_on_counts,
+)
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from maskwright.text.tokenizer.train import build_plan
 
@@ -113,6 +120,7 @@ def train_by_counts(
     sample: float = 1.0,
     seed: int = 0,
     max_words: int | None = None,
+    alpha: float | None = None,
     on: str | None = None,
     num_workers: int | None = None,
     keep_in: Path | None = None,
@@ -121,7 +129,8 @@ def train_by_counts(
     """The tokenizer that `train_tokenizer` learns from the same documents, whoever counts their words.
 
     `sample` is the share of documents to count, chosen by a hash of their text and the `seed`. Of more than `max_words`
-    different words only the most frequent are learnt from, which is said. With `keep_in`, a folder that is made for it,
+    different words only the most frequent are learnt from, which is said. `alpha` balances the sources: the share of
+    each is its size to this power. With `keep_in`, a folder that is made for it,
     a call after a killed one counts only what that one has not; at the end it is removed.
     """
     check_countable(type)
@@ -154,6 +163,9 @@ def train_by_counts(
         for warning in totals.merge_reading().warnings():
             say(warning)
         merged = _merge_files([folder / name for name in totals.list_parts()], folder)
+        if alpha is not None:
+            parts = [[folder / name for name in names] for names in totals.list_parts_of_sources()]
+            merged = iter(balance_counts([dict(_merge_files(files, folder)) for files in parts], alpha).items())
         words = dict(merged if max_words is None else _keep_frequent(merged, max_words, say))
     if not words and sample < 1:
         raise InputError(f"a sample of {sample:g} of the documents holds no word; take a larger one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +20,18 @@ class TokenizerConfig(Section):
     path: str | None = Field(
         default=None, description="A tokenizer.json or its folder; unset: train one on data.train."
     )
-    type: Literal["wordpiece", "byte_level_bpe", "unigram", "word_level"] = Field(
-        default="wordpiece", description="Kind of tokenizer to train."
+    type: Literal["wordpiece", "byte_level_bpe", "unigram", "word_level", "character", "smiles"] = Field(
+        default="wordpiece", description="Kind of tokenizer to train; character is for proteins and DNA."
     )
     vocab_size: int = Field(default=30522, ge=6, description="Largest size of the vocabulary.")
     lowercase: bool = Field(default=True, description="Lower-case the text (and, for wordpiece, strip accents).")
     min_frequency: int = Field(default=2, ge=1, description="Words and pairs that are rarer are not learnt.")
+    alpha: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Balance the sources of data.train: each counts by its size to this power; unset: by its size.",
+    )
 
 
 class SourceConfig(Section):
@@ -38,6 +45,16 @@ class SourceConfig(Section):
         default=1.0,
         gt=0,
         description="How often an epoch goes through it: 2 is twice, 0.5 a new random half in each epoch.",
+    )
+    name: str | None = Field(
+        default=None, description="What figures call it, such as a language; unset: the file's name."
+    )
+    start: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of the run at which it joins, such as 0.8; the sizes of all sources"
+        " decide how much is read of each.",
     )
     column: str | None = Field(default=None, description="Column or key that holds the text; unset: text.")
     second_column: str | None = Field(
@@ -79,6 +96,17 @@ class DataConfig(Section):
     validation_share: float = Field(
         default=0.05, gt=0, lt=1, description="Share of texts held out if data.validation is unset."
     )
+    sampling_alpha: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Read each source in proportion to weight * size ** alpha: 1 is by size, 0 all alike; unset: each"
+        " as often as its weight says.",
+    )
+    unseen: list[SourceConfig] | None = Field(
+        default=None,
+        description="Texts that nothing is learnt from, such as another language: evaluated at the end of the run.",
+    )
     parts_of_speech: str | None = Field(
         default=None,
         description="Held-out sentences with parts of speech (CoNLL-U, or words and tags in two columns), for a picture"
@@ -94,6 +122,11 @@ class DataConfig(Section):
     cache_gb: float = Field(
         default=20.0, gt=0, description="Disk for the shards in use, if data.train is a prepared folder in a store."
     )
+
+    @field_validator("unseen", mode="before")
+    @classmethod
+    def _read_unseen(cls, value: Any) -> Any:
+        return value if value is None else build_sources(value)
 
     @field_validator("train", "validation", mode="before")
     @classmethod
@@ -170,6 +203,18 @@ def build_sources(sources: SourceLike | Sequence[SourceLike]) -> list[SourceConf
     if not several:
         raise InputError("no source of text is given; expected at least one file, folder or dataset")
     return [_build_source(source) for source in several]
+
+
+def name_sources(sources: Sequence[SourceConfig]) -> list[str]:
+    """A name for each source, from its path where none is given; equal ones are numbered."""
+    names = [source.name or find_name(source.path) for source in sources]
+    counts = Counter(names)
+    return [name if counts[name] == 1 else f"{name}-{number}" for number, name in enumerate(names, start=1)]
+
+
+def find_name(path: str) -> str:
+    """The name of a file without its suffixes, of a folder, or of a dataset."""
+    return path.rstrip("/").rsplit("/", 1)[-1].split(".")[0] or path
 
 
 def check_can_hold_out(sources: Sequence[SourceConfig]) -> None:

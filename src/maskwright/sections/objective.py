@@ -70,7 +70,7 @@ class MaskingConfig(Section):
 
 
 class PhaseConfig(Section):
-    """A part of a run with its own objective."""
+    """A part of a run with its own objective, mask ratio and mixture of sources."""
 
     mode: Literal["mlm", "clm", "hybrid"] = Field(default="mlm", description="The objective of this phase.")
     until: float | None = Field(
@@ -81,6 +81,13 @@ class PhaseConfig(Section):
     )
     causal_share: float = Field(
         default=0.5, ge=0, le=1, description="hybrid: share of samples trained by next-token prediction."
+    )
+
+    mask_ratio: float | None = Field(
+        default=None, gt=0, le=1, description="Share of tokens to mask in this phase; unset: that of masking."
+    )
+    sampling_alpha: float | None = Field(
+        default=None, ge=0, le=1, description="data.sampling_alpha in this phase; unset: that of data."
     )
 
     def find_share(self) -> float:

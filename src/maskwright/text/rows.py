@@ -14,6 +14,7 @@ from maskwright.errors import InputError
 from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig
 from maskwright.stores import Place
 from maskwright.text.corpus import ReadingReport, decode_lines
+from maskwright.text.fasta import fasta_records
 from maskwright.text.files import ByteStream, file_format, find_files, measure_files, open_stream
 from maskwright.text.huggingface import dataset_records, is_dataset
 from maskwright.text.records import (
@@ -109,6 +110,9 @@ def _file_rows(file: Place, wanted: WantedColumns, tally: RecordTally) -> Iterat
             rows = _jsonl_rows(stream, wanted, tally)
         elif kind in ("csv", "tsv"):
             rows = _csv_rows(stream, wanted, tally, "\t" if kind == "tsv" else ",")
+        elif kind == "fasta":
+            _refuse_pairs(str(file), wanted)
+            rows = _fasta_rows(stream, tally)
         else:
             _refuse_pairs(str(file), wanted)
             rows = iter([SourceRow((read_whole(stream),))]) if wanted.whole_files else line_rows(stream, tally.report)
@@ -140,6 +144,11 @@ def _jsonl_rows(stream: ByteStream, wanted: WantedColumns, tally: RecordTally) -
         if "\\u" in line:
             record = _replace_surrogates(record, where, tally.report)
         yield _take(record, wanted, where, tally)
+
+
+def _fasta_rows(stream: ByteStream, tally: RecordTally) -> Iterator[SourceRow]:
+    for record in fasta_records(stream, tally):
+        yield SourceRow((None if record.trouble else record.sequence,), {"id": record.name})
 
 
 def _replace_surrogates(record: dict[str, Any], where: str, report: ReadingReport) -> dict[str, Any]:

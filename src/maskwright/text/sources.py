@@ -10,6 +10,7 @@ import ast
 import functools
 import glob
 import hashlib
+import os
 import re
 import sysconfig
 from collections import deque
@@ -23,6 +24,7 @@ from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig, SourceLike, b
 from maskwright.stores import Place, is_store_url
 from maskwright.text import sentences
 from maskwright.text.corpus import ReadingReport, text_lines, text_paragraphs
+from maskwright.text.fasta import fasta_texts
 from maskwright.text.files import file_format, find_files, list_digests, measure_files, open_stream
 from maskwright.text.huggingface import dataset_texts, hub_version, is_dataset, row_texts, saved_folder
 from maskwright.text.quality import TextPair
@@ -191,6 +193,9 @@ def _file_documents(path: Place, config: SourceConfig, tally: RecordTally) -> It
             yield from jsonl_texts(stream, config.columns, tally)
         elif kind in ("csv", "tsv"):
             yield from csv_texts(stream, config.columns, tally, delimiter="\t" if kind == "tsv" else ",")
+        elif kind == "fasta":
+            _check_single(path, config)
+            yield from fasta_texts(stream, tally)
         else:
             _check_single(path, config)
             read = text_paragraphs if config.documents == "paragraphs" else text_lines
@@ -232,9 +237,15 @@ def _read_documents(stdlib: Path) -> tuple[str, ...]:
 
 def _raw_documents(stdlib: Path) -> Iterator[str]:
     yield from _topics(stdlib / "pydoc_data" / "topics.py")
-    for path in sorted(stdlib.rglob("*.py")):
-        if not _SKIPPED_FOLDERS.intersection(path.relative_to(stdlib).parts):
-            yield from _docstrings(path)
+    for path in sorted(_list_modules(stdlib)):
+        yield from _docstrings(path)
+
+
+def _list_modules(stdlib: Path) -> Iterator[Path]:
+    """Skipped folders are not entered: that of installed packages may hold many times as many files."""
+    for folder, names, files in os.walk(stdlib):
+        names[:] = [name for name in names if name not in _SKIPPED_FOLDERS]
+        yield from (Path(folder, file) for file in files if file.endswith(".py"))
 
 
 def _topics(path: Path) -> Iterator[str]:

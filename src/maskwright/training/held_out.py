@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,10 @@ class Evaluation:
 
     metrics: dict[str, float]
     num_masked: int
+    sums: tuple[float, ...] = ()
+    """What the metrics are computed from."""
+    parts: Mapping[str, Evaluation] = field(default_factory=dict)
+    """Those of the sources, where each is evaluated."""
 
     @property
     def loss(self) -> float:
@@ -90,7 +95,25 @@ def evaluate(
     if totals is None:
         raise InputError("there is no batch to evaluate; give a list or a loader that holds some")
     totals = world.sum(totals)
-    return Evaluation(model.compute_metrics(totals.tolist()), int(totals[len(model.part_weights)]))
+    return _summarise(model, totals.tolist())
+
+
+def evaluate_parts(
+    model: Objective, parts: Mapping[str, Iterable[PackedBatch]], *, max_batches: int | None = None, **options: Any
+) -> Evaluation:
+    """Evaluate the batches of each source by themselves, and from their sums all of them together.
+
+    The metrics name the loss of each source too.
+    """
+    most = None if max_batches is None else math.ceil(max_batches / len(parts))
+    found = {name: evaluate(model, batches, max_batches=most, **options) for name, batches in parts.items()}
+    whole = _summarise(model, [math.fsum(column) for column in zip(*(one.sums for one in found.values()), strict=True)])
+    losses = {f"loss_{name}": one.token_loss for name, one in found.items()}
+    return replace(whole, metrics=whole.metrics | losses, parts=found)
+
+
+def _summarise(model: Objective, sums: list[float]) -> Evaluation:
+    return Evaluation(model.compute_metrics(sums), int(sums[len(model.part_weights)]), tuple(sums))
 
 
 def _warn(message: str) -> None:

@@ -40,7 +40,7 @@ from maskwright.training.checkpoint_writer import CheckpointWriter, LateWrites
 from maskwright.training.checkpoints import CheckpointContents, Retention
 from maskwright.training.distributed.world import agree
 from maskwright.training.engine import Engine
-from maskwright.training.held_out import Evaluation, evaluate
+from maskwright.training.held_out import Evaluation, evaluate, evaluate_parts
 from maskwright.training.meter import Meter, StepRecord, WaitWatch, describe_bad_steps
 from maskwright.training.micro_batches import MicroBatches
 from maskwright.training.optim.builders import BuiltOptimizer
@@ -177,7 +177,11 @@ class TrainingLoop:
     def evaluate(self, batches: Batches) -> dict[str, float]:
         """The model's metrics on held-out batches, under masks that are the same each time."""
         arguments.check_batches("batches", batches)
-        return self._run_evaluation(batches, 0).metrics
+        return self.measure(batches).metrics
+
+    def measure(self, batches: Batches) -> Evaluation:
+        """As `evaluate`, with the figures of each source of the batches."""
+        return self._run_evaluation(batches, 0)
 
     def save_checkpoint(
         self,
@@ -383,10 +387,13 @@ class TrainingLoop:
         return {f"val_{name}": value for name, value in metrics.items()}
 
     def _run_evaluation(self, data: Batches, epoch: int, **options: Any) -> Evaluation:
-        batches = iterate_batches(data, epoch, world=self.world)
+        options |= {"placed": self.engine.placed, "world": self.world, "micro_batches": self.evaluation_batches}
+        parts: Mapping[str, Batches] = getattr(data, "parts", {})
         with self.averaged_weights():
-            options |= {"placed": self.engine.placed, "world": self.world, "micro_batches": self.evaluation_batches}
-            return evaluate(self.model, batches, **options)
+            if not parts:
+                return evaluate(self.model, iterate_batches(data, epoch, world=self.world), **options)
+            named = {name: iterate_batches(part, epoch, world=self.world) for name, part in parts.items()}
+            return evaluate_parts(self.model, named, **options)
 
     def _asks(self, sums: Sequence[float]) -> bool:
         """Whether the model must answer anything; without masking, as in a task, every batch counts."""

@@ -101,7 +101,9 @@ def _examine_model(config: Config, data: TrainingData, checkup: CheckUp) -> None
     if too_large is not None:
         checkup.findings.append(too_large)
         return
-    figures = measure_steps(trainer, data.train, max(config.masking.ratio, config.masking.final_ratio or 0.0))
+    of_phases = (phase.mask_ratio or 0.0 for phase in config.objective)
+    ratio = max(config.masking.ratio, config.masking.final_ratio or 0.0, *of_phases)
+    figures = measure_steps(trainer, data.train, ratio)
     checkup.findings += _judge_steps(config, data, model.vocab_size, need, capacity, figures)
 
 

@@ -23,6 +23,7 @@ from maskwright.text.tokenizer.train import (
     build_word_level,
     build_wordpiece,
     check_alphabet,
+    check_case,
     describe_no_words,
     describe_rare_words,
     finish,
@@ -66,12 +67,34 @@ def count_words(texts: Iterable[str], type: str, lowercase: bool) -> dict[str, i
     return words
 
 
+def balance_counts(counts: Iterable[Mapping[str, int]], alpha: float) -> dict[str, int]:
+    """The words of several sources, the counts of each scaled so that its share is its size to the power of alpha.
+
+    The size of a source is the characters of its words; that of all together stays, but for rounding. The counts of a
+    word are rounded for each source, so what is rare in a large one may go.
+    """
+    if not 0 <= alpha <= 1:
+        raise InputError(f"alpha is {alpha:g}; it must lie in [0, 1]: 1 is by size, 0 all sources alike")
+    sources = [words for words in counts if words]
+    sizes = [sum(len(word) * count for word, count in words.items()) for words in sources]
+    powers = [size**alpha for size in sizes]
+    balanced: dict[str, int] = {}
+    for words, size, power in zip(sources, sizes, powers, strict=True):
+        factor = power / sum(powers) * sum(sizes) / size
+        for word, count in words.items():
+            scaled = round(count * factor)
+            if scaled:
+                balanced[word] = balanced.get(word, 0) + scaled
+    return dict(sorted(balanced.items()))
+
+
 def train_on_counts(words: Mapping[str, int], type: str, plan: Plan) -> Tokenizer:
     """The tokenizer that `train_tokenizer` learns from the texts in which the words were counted."""
     if not words:
         raise describe_no_words()
-    if type == "word_level":
-        return finish(_learn_words(words, plan), plan)
+    check_case(type, plan.lowercase)
+    if type in ("word_level", "character", "smiles"):
+        return finish(_learn_words(words, plan, type), plan)
     characters = {character for word in words for character in word}
     if type == "byte_level_bpe":
         check_alphabet(plan, len(plan.specials) + len(BYTES), what="the 256 bytes and the special tokens")
@@ -84,13 +107,13 @@ def train_on_counts(words: Mapping[str, int], type: str, plan: Plan) -> Tokenize
     return finish(build_wordpiece(models.WordPiece(vocabulary, unk_token=UNK), plan.lowercase), plan)
 
 
-def _learn_words(words: Mapping[str, int], plan: Plan) -> Backend:
+def _learn_words(words: Mapping[str, int], plan: Plan, type: str) -> Backend:
     frequent = sorted((-count, word) for word, count in words.items() if count >= plan.min_frequency)
     if not frequent:
         raise describe_rare_words(plan)
     tokens = dict.fromkeys([*plan.specials, *(word for _, word in frequent)])
     vocabulary = {token: number for number, token in enumerate(list(tokens)[: plan.vocab_size])}
-    return build_word_level(models.WordLevel(vocabulary, unk_token=UNK), plan.lowercase)
+    return build_word_level(models.WordLevel(vocabulary, unk_token=UNK), plan.lowercase, type)
 
 
 def _build(type: str, lowercase: bool) -> Backend:
@@ -98,4 +121,4 @@ def _build(type: str, lowercase: bool) -> Backend:
         return build_wordpiece(models.WordPiece(unk_token=UNK), lowercase)
     if type == "byte_level_bpe":
         return build_byte_level(models.BPE(), lowercase)
-    return build_word_level(models.WordLevel(unk_token=UNK), lowercase)
+    return build_word_level(models.WordLevel(unk_token=UNK), lowercase, type)

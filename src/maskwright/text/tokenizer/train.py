@@ -24,7 +24,7 @@ from maskwright.text.sources import read_sources
 from maskwright.text.tokenizer.special_tokens import SPECIAL_ROLES, build_special
 from maskwright.text.tokenizer.tokenizer import Tokenizer, refuse_half_characters
 
-TokenizerType = Literal["wordpiece", "byte_level_bpe", "unigram", "word_level"]
+TokenizerType = Literal["wordpiece", "byte_level_bpe", "unigram", "word_level", "character", "smiles"]
 UNK = SPECIAL_ROLES["unk"]
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 _LOOK_S = 0.1
@@ -57,7 +57,8 @@ def train_tokenizer(
 
     `wordpiece`: BERT's pieces. `byte_level_bpe`: RoBERTa's, any text goes in and comes out exactly (with `lowercase`
     off). `unigram`: SentencePiece's, chosen by likelihood, so `min_frequency` plays no part. `word_level`: whitespace
-    words. The ids 0 to 4 are `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`; `special_tokens` of yours follow.
+    words. `character`: single characters, for proteins and DNA. `smiles`: atoms, bonds and rings of molecules, whose
+    case counts. The ids 0 to 4 are `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`; `special_tokens` of yours follow.
 
     A string is the path of a source, as `data.train` takes it; of records, a data frame or a dataset the `column` is
     read, and unset one with a usual name, which is said. Texts are streamed: memory grows with the different
@@ -74,12 +75,14 @@ def train_tokenizer(
         texts = partial(_read_again, texts, column)
     else:
         texts = partial(read_texts, texts, column)
+    check_case(type, lowercase)
     plan = build_plan(vocab_size, lowercase, min_frequency, special_tokens)
     if type == "wordpiece":
         with _readable_twice(texts) as read:
             backend = _train_wordpiece(read, plan)
     else:
-        train = {"byte_level_bpe": _train_byte_level, "unigram": _train_unigram, "word_level": _train_word_level}[type]
+        others = {"byte_level_bpe": _train_byte_level, "unigram": _train_unigram}
+        train = others.get(type, partial(_train_word_level, type=type))
         backend = train(texts() if callable(texts) else texts, plan)
     return finish(backend, plan)
 
@@ -275,16 +278,34 @@ def _best_first(item: tuple[str, float]) -> tuple[float, str]:
     return -item[1], item[0]
 
 
-def build_word_level(model: models.WordLevel, lowercase: bool) -> Backend:
+_UNITS = {"character": r"[\s\S]", "smiles": r"\[[^\]]*\]|Br|Cl|>>|%\d\d|[\s\S]"}
+"""What is one token, other than a word. In SMILES: an atom in brackets or of two letters, the arrow of a reaction, the
+number of a ring from 10 on, or one character (the units of Schwaller et al. 2019).
+"""
+
+
+def check_case(type: str, lowercase: bool) -> None:
+    if type == "smiles" and lowercase:
+        raise InputError(
+            "SMILES tells aromatic atoms by their case; keep it (--cased, tokenizer.lowercase=false, lowercase=False)"
+        )
+
+
+def build_word_level(model: models.WordLevel, lowercase: bool, type: str = "word_level") -> Backend:
+    """A tokenizer of whole words, or of the units of another type, which are joined without spaces."""
     backend = Backend(model)
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if type in _UNITS:
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex(_UNITS[type]), "isolated")
+        backend.decoder = decoders.Fuse()
+    else:
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return backend
 
 
-def _train_word_level(texts: Iterable[str], plan: Plan) -> Backend:
-    backend = build_word_level(models.WordLevel(unk_token=UNK), plan.lowercase)
+def _train_word_level(texts: Iterable[str], plan: Plan, type: str) -> Backend:
+    backend = build_word_level(models.WordLevel(unk_token=UNK), plan.lowercase, type)
     trainer = trainers.WordLevelTrainer(
         vocab_size=plan.vocab_size,
         min_frequency=plan.min_frequency,
