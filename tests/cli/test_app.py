@@ -265,6 +265,7 @@ SURFACE = {
         "--on",
         "--workers",
         "--max-words",
+        "--alpha",
         "--overwrite",
     },
     "serve": {

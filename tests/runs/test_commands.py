@@ -234,7 +234,7 @@ GOOD = build_examples(8)
         ({"train": [("the cat",)]}, r"memory:train:1 has 1 parts; expected a dictionary or \(text, label\) or"),
         ({"train": ["the cat"]}, "memory:train:1 has a str; expected a dictionary"),
         ({"train": []}, "memory:train holds no example"),
-        ({"train": 3}, "memory:train is a int; expected the path of a file"),
+        ({"train": 3}, "memory:train is of type int; expected the path of a file"),
         ({"train": {"train": GOOD, "test": GOOD}}, "memory:train is a dict of train, test; give one of its splits"),
         ({"train": None}, "finetune needs train: labelled examples; give train="),
         ({"epochs": "many"}, "'epochs' is 'many'"),

@@ -28,6 +28,7 @@ from maskwright.tasks.retrieval.splade import SpladeHead, SpladeRetrieval
 from tolerances import assert_rounded, count_terms
 
 NUM_TERMS = count_terms(num_layers=2, width=32, length=64)
+SPREAD = splade._spread_few, splade._spread_all
 TEXTS = ["the cat sees a long road", "one red bird"]
 
 
@@ -102,6 +103,18 @@ def test_weights_and_their_gradients_are_those_of_the_plain_formula(
         assert (ours is None) == (plain is None)
         if ours is not None and plain is not None:
             torch.testing.assert_close(ours, plain)
+
+
+def test_few_gradients_are_spread_as_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splade, "_GRADIENTS", 7)
+    generator = torch.Generator().manual_seed(0)
+    features, weight = (torch.randn(size, 4, dtype=torch.float64, generator=generator) for size in (9, 11))
+    parts = [[(0, 3), (3, 4)], [(5, 9)]]
+    gradient = torch.randn(3, 11, dtype=torch.float64, generator=generator).relu()
+    places = torch.randint(0, 2, (3, 11), dtype=torch.int32, generator=generator)
+    places[1] = 0  # a document of one token
+    few, all_of_them = (spread(gradient, features, weight, places, parts) for spread in SPREAD)
+    torch.testing.assert_close(few, all_of_them)
 
 
 @pytest.mark.parametrize("loss", ["contrastive", "margin-mse", "kl"])

@@ -182,9 +182,9 @@ def format_figures(figures: dict[str, Any]) -> dict[str, str]:
             f"{asked} accuracy": f"{figures['accuracy']:.1%} of {scope}",
             "perplexity": f"{figures['perplexity']:.1f}",
         }
-    for key, label in (("sources", "by source"), ("unseen", "unseen")):
+    for key, label in (("sources", "held-out loss by source"), ("unseen", "unseen text")):
         if key in figures:
-            formatted[f"held-out loss {label}" if key == "sources" else "unseen text"] = ", ".join(
+            formatted[label] = ", ".join(
                 f"{name} {one['loss']:.3f}" + (f" (unigram {one['unigram_loss']:.3f})" if "unigram_loss" in one else "")
                 for name, one in figures[key].items()
             )

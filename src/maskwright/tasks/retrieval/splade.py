@@ -35,7 +35,7 @@ from maskwright.tasks.task import Scores
 
 _WARMUP_SHARE = 1 / 3
 """Of the training, in which the regulariser's weights grow; as in sentence-transformers."""
-_FITTED_TOKENS = 16_384
+_FITTED_TOKENS = 8_192
 """Of texts that a new head is prepared by."""
 _FIRST_TOKENS, _LARGEST_SHARE = 256, 8
 """With a weight in a text, on average, where training begins; and the share of the vocabulary that is too much."""
@@ -45,6 +45,8 @@ _OFFSET, _RIDGE = 3.0, 3e-4
 """In deviations of what is fitted; and as a share of the mean square of hidden states."""
 _CPU_TOKENS, _GPU_TOKENS = 512, 8_192
 """Of which logits are held at a time."""
+_GRADIENTS = 65_536
+"""Of logits, on a CPU at a time."""
 
 
 class SpladeHead(TaskHead):
@@ -244,18 +246,44 @@ class _MaximaOfDocuments(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         features, weight, places = ctx.saved_tensors
-        features_grad = torch.zeros_like(features)
-        weight_grad = weight.new_zeros(weight.shape, dtype=torch.promote_types(weight.dtype, torch.float32))
-        number = 0
-        for part in ctx.parts:
-            first, last = part[0][0], part[-1][1]
-            logits_grad = gradient.new_zeros(last - first, len(weight))
-            for start, _ in part:
-                logits_grad.scatter_(0, places[number][None].long() + (start - first), gradient[number][None])
-                number += 1
-            features_grad[first:last] = logits_grad @ weight
-            weight_grad += logits_grad.T @ features[first:last]
-        return features_grad, weight_grad.to(weight.dtype), gradient.sum(0), None
+        spread = _spread_few if features.device.type == "cpu" else _spread_all
+        features_grad, weight_grad = spread(gradient, features, weight, places, ctx.parts)
+        return features_grad.to(features.dtype), weight_grad.to(weight.dtype), gradient.sum(0), None
+
+
+Gradients = tuple[Tensor, Tensor]
+"""Of features (T, D) and weights (V, D)."""
+
+
+def _spread_all(gradient: Tensor, features: Tensor, weight: Tensor, places: Tensor, parts: list[Bounds]) -> Gradients:
+    """By products with the gradients of all logits, most of which are zero."""
+    features_grad = torch.zeros_like(features)
+    weight_grad = weight.new_zeros(weight.shape, dtype=torch.promote_types(weight.dtype, torch.float32))
+    number = 0
+    for part in parts:
+        first, last = part[0][0], part[-1][1]
+        logits_grad = gradient.new_zeros(last - first, len(weight))
+        for start, _ in part:
+            logits_grad.scatter_(0, places[number][None].long() + (start - first), gradient[number][None])
+            number += 1
+        features_grad[first:last] = logits_grad @ weight
+        weight_grad += logits_grad.T @ features[first:last]
+    return features_grad, weight_grad
+
+
+def _spread_few(gradient: Tensor, features: Tensor, weight: Tensor, places: Tensor, parts: list[Bounds]) -> Gradients:
+    """One after another, of the logits that have one: those of tokens with a weight."""
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    features_grad, weight_grad = (torch.zeros(one.shape, dtype=dtype) for one in (features, weight))
+    starts = torch.tensor([start for part in parts for start, _ in part])
+    documents, tokens = gradient.nonzero(as_tuple=True)
+    for chosen in torch.arange(len(tokens)).split(_GRADIENTS):
+        document, token = documents[chosen], tokens[chosen]
+        values = gradient[document, token].to(dtype)[:, None]
+        rows = starts[document] + places[document, token]
+        features_grad.index_add_(0, rows, values * weight[token])
+        weight_grad.index_add_(0, token, values * features[rows])
+    return features_grad, weight_grad
 
 
 class SpladeRetrieval(DenseRetrieval):
