@@ -154,6 +154,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--infinity", type=Path, help="an environment with infinity-emb[server,torch]")
     parser.add_argument("--peer-python", help="python with sentence-transformers, fastapi, uvicorn; default: this one")
+    parser.add_argument(
+        "--peer-dtype", default="float32", choices=["float32", "bfloat16"], help="that peers compute in"
+    )
     parser.add_argument("--only", help="sides whose name has this word")
     parser.add_argument("--serve", default="", help="more words for maskwright serve")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each load")
@@ -173,7 +176,9 @@ def main() -> None:
         words = np.asarray([len(text.split()) for text in texts])
         print(f"{len(texts)} texts of {words.mean():.0f} words ({words.min()} to {words.max()}), {arguments.device}")
         peer_python = arguments.peer_python or sys.executable
-        sides = list_sides(folder, arguments.device, arguments.infinity, peer_python, arguments.serve.split())
+        sides = list_sides(
+            folder, arguments.device, arguments.infinity, peer_python, arguments.serve.split(), arguments.peer_dtype
+        )
         if arguments.faults:
             results = run_faults(sides[0], texts, Path(temporary))
         elif arguments.bulk:

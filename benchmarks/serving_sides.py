@@ -48,14 +48,17 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def list_sides(folder: Path, device: str, infinity: Path | None, peer_python: str, ours: Sequence[str]) -> list[Side]:
+def list_sides(
+    folder: Path, device: str, infinity: Path | None, peer_python: str, ours: Sequence[str], peer_dtype: str
+) -> list[Side]:
     serve = [sys.executable, "-m", "maskwright", "serve", str(folder), "--port", "PORT", "--device", device, *ours]
     sides = [Side("maskwright", serve, ready="/ready")]
     if infinity is not None:
         command = [str(infinity / "bin" / "infinity_emb"), "v2", "--model-id", str(folder), "--port", "PORT"]
-        command += ["--host", HOST, "--engine", "torch", "--device", device, "--dtype", "float32"]
+        command += ["--host", HOST, "--engine", "torch", "--device", device, "--dtype", peer_dtype]
         sides.append(Side("infinity-emb", [*command, "--no-bettertransformer"], "/embeddings", names_model=True))
-    sides.append(Side("sentence-transformers + FastAPI", [peer_python, str(PEER_SERVICE), str(folder), "PORT", device]))
+    service = [peer_python, str(PEER_SERVICE), str(folder), "PORT", device, peer_dtype]
+    sides.append(Side("sentence-transformers + FastAPI", service))
     return sides
 
 

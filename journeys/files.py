@@ -282,6 +282,9 @@ def write_corpora(material: Material, folder: Path) -> None:
     for name in ("notes.jsonl", "biomed.jsonl.zst", "data/biomed.jsonl"):
         write_records(folder / name, [{"text": text} for text in domain])
     (folder / "museum.txt").write_text(MUSEUM + "\n", encoding="utf-8")
+    sequences = [f">made-up-{number}\n{'MKVLAAGITWHECDFNPQRSY' * (2 + number % 3)}" for number in range(60)]
+    write_lines(folder / "proteins.fasta", sequences)
+    write_lines(folder / "molecules.txt", ["CC(=O)Oc1ccccc1C(=O)O", "C[C@@H](N)C(=O)O", "[Na+].[Cl-]"] * 20)
 
 
 def write_tasks(material: Material, folder: Path) -> None:

@@ -242,6 +242,7 @@ MADE = {
     "shards/long": Made(PREPARE_MODERN, "shards/modern"),
     "runs/classic-bert-base": Made("maskwright train classic_bert_base data.train=corpus.jsonl.zst"),
     "runs/modern-base": Made("maskwright train modern_base data.train=shards/corpus"),
+    "runs/writer": Made("maskwright train diffusion run.name=writer"),
     "runs/mine-ner": Made(FINETUNE_NER),
     "runs/wnut": Made(FINETUNE_NER, "runs/mine-ner"),
     "runs/sst2": Made(FINETUNE_TEXTS),

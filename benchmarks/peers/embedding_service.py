@@ -1,6 +1,6 @@
 """sentence-transformers behind plain FastAPI, as tutorials show it: a route that encodes what one request brings.
 
-python benchmarks/peers/embedding_service.py FOLDER PORT
+python benchmarks/peers/embedding_service.py FOLDER PORT [DEVICE DTYPE]
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from sentence_transformers import SentenceTransformer
 
 app = FastAPI()
-model = SentenceTransformer(sys.argv[1], device=sys.argv[3] if len(sys.argv) > 3 else "cpu")
+device, dtype = sys.argv[3:5] if len(sys.argv) > 4 else ("cpu", "float32")
+model = SentenceTransformer(sys.argv[1], device=device, model_kwargs={"torch_dtype": dtype})
 
 
 class Request(BaseModel):

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeGuard, TypeVar
@@ -44,10 +46,15 @@ _HOPELESS = (
     "HTTP status 401",
     "HTTP status 403",
     "HTTP status 404",
+    "Client error '40",  # of huggingface_hub
+    "OAuth2 access token",  # of Google, for credentials that are missing or wrong
 )
+_GOOGLE_RETRY_S = 5.0
+"""In which pyarrow tries a request to Google again by itself; 15 minutes if it is not told."""
+_GOOGLE_STATUS = re.compile(r".*with a last message of (.*?)(?: error_info=|$)")
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or a profile, AWS_REGION, AWS_ENDPOINT_URL for other servers",
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, STORAGE_EMULATOR_HOST for other servers",
     "hf": "HF_TOKEN",
     "file": "the rights of the user",
 }
@@ -201,7 +208,7 @@ def _read_version(url: StoreUrl) -> str:
         system = _open_system(url)
         with system.open_input_stream(url.key, compression=None) as stream:
             tags = {str(key).lower(): value for key, value in (stream.metadata() or {}).items()}
-        if tag := tags.get("etag"):
+        if tag := tags.get("md5hash") or tags.get("etag"):  # Google's ETag changes with the time
             return str(tag.decode() if isinstance(tag, bytes) else tag).strip('"')
         (info,) = system.get_file_info([url.key])
         return f"{info.mtime_ns}-{info.size}"
@@ -270,6 +277,9 @@ class _RangeReader(io.RawIOBase):
             if len(data) != size:
                 raise OSError(f"{len(data):,} bytes came of the {size:,} that were asked for")
             return data
+        except ValueError as error:  # a file of Google's store that a failure has closed
+            self._file = None
+            raise OSError(str(error)) from error
         except OSError:
             self._file = None
             raise
@@ -325,6 +335,9 @@ def delete_objects(urls: Sequence[StoreUrl]) -> None:
 
 def delete_folder(url: StoreUrl) -> None:
     """Delete all that is below an address, if anything is."""
+    if url.scheme == "gs":  # pyarrow then asks for an object of the folder itself, which nobody made
+        delete_objects([stored.url for stored in list_objects(url)])
+        return
 
     def delete() -> None:
         try:
@@ -365,7 +378,7 @@ def _build_system(scheme: str, bucket: str) -> Any:
         if scheme == "hf":
             return fs.PyFileSystem(fs.FSSpecHandler(_open_hub()))
         if scheme == "gs":
-            return fs.GcsFileSystem()
+            return _build_google(fs)
         return _build_s3(fs, bucket)
     except (ImportError, AttributeError) as error:
         raise InputError(f"this build of pyarrow cannot read {scheme}://: {error}; install pyarrow's wheel") from error
@@ -387,6 +400,14 @@ def _build_s3(fs: Any, bucket: str) -> Any:
     return fs.S3FileSystem(region=region or "us-east-1", **options)
 
 
+def _build_google(fs: Any) -> Any:
+    options: dict[str, Any] = {"retry_time_limit": timedelta(seconds=_GOOGLE_RETRY_S)}
+    if endpoint := os.environ.get("STORAGE_EMULATOR_HOST"):
+        parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
+        options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme, "anonymous": True}
+    return fs.GcsFileSystem(**options)
+
+
 @cache
 def _open_hub() -> Any:
     from huggingface_hub import HfFileSystem
@@ -401,7 +422,7 @@ def _retry(operation: Callable[[], Result], url: StoreUrl, act: str, attempts: i
             return operation()
         except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
             raise InputError(f"{url} cannot be {act}: {_describe(error)}") from error
-        except OSError as error:  # which pyarrow's and huggingface_hub's errors of networks are
+        except _list_failures(url) as error:
             if any(word in str(error) for word in _HOPELESS):
                 raise InputError(
                     f"{url} cannot be {act}: {_describe(error)}; check the address, and the credentials in the"
@@ -416,9 +437,23 @@ def _retry(operation: Callable[[], Result], url: StoreUrl, act: str, attempts: i
     raise AssertionError("the last attempt returns or raises")
 
 
+def _list_failures(url: StoreUrl) -> tuple[type[Exception], ...]:
+    """What pyarrow raises, and for `hf://` what huggingface_hub and the HTTP client below it do."""
+    from pyarrow import ArrowException
+
+    if url.scheme != "hf":
+        return OSError, ArrowException
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return OSError, ArrowException, *(base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception))
+
+
 def _list_pauses(count: int) -> Iterator[float]:
     return (min(FIRST_PAUSE_S * 2**number, _LONGEST_PAUSE_S) for number in range(count))
 
 
 def _describe(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    text = " ".join(str(error).split())
+    if found := _GOOGLE_STATUS.match(text):
+        text = found[1]
+    return text[:300] or type(error).__name__

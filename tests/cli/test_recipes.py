@@ -38,6 +38,7 @@ SHAPES = {
     "hybrid": (6, 512),
     "multilingual": (4, 128),
     "protein_small": (3, 128),
+    "diffusion": (3, 128),
 }
 """Layers and width of the recipes that begin from random weights."""
 CONTINUING = {"classic_bert_base_512", "long_context", "domain_adaptation", "continued_pretraining"}

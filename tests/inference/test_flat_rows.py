@@ -68,7 +68,12 @@ def flat_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("family", FLAT_FAMILIES)
+_WITH_LAYERS_OF_BERT = {"distilbert", "electra", "roberta", "xlm-roberta"}
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[pytest.mark.slow] * (name in _WITH_LAYERS_OF_BERT)) for name in FLAT_FAMILIES]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_of_flat_rows_are_those_of_plain_ones(
     kind: str, family: str, tokenizer: Tokenizer, sentences: list[str], request: pytest.FixtureRequest

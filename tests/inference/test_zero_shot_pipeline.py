@@ -31,7 +31,11 @@ def build_nli(tokenizer: Tokenizer, tmp_path: Path) -> Build:
 
 @pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize("labels", [LABELS, LABELS[:1], "the cat, rain"], ids=["several", "one", "commas"])
-@pytest.mark.parametrize("names", [NLI, ["entailment", "neutral", "contradiction"], ["not", "entails"]], ids=str)
+@pytest.mark.parametrize(
+    "names",
+    [NLI, pytest.param(["entailment", "neutral", "contradiction"], marks=pytest.mark.slow), ["not", "entails"]],
+    ids=str,
+)
 def test_answers_are_those_of_transformers(build_nli: Build, multi_label: bool, labels: Any, names: list[str]) -> None:
     transformers = pytest.importorskip("transformers")
     folder = build_nli(names)

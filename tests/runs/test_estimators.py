@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from maskwright.errors import InputError
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 from tiny_bert import build_tiny_bert
 
-pytest.importorskip("sklearn", reason="scikit-learn is not installed (pip install 'maskwright[eval]')")
+estimator_checks = pytest.importorskip(
+    "sklearn.utils.estimator_checks", reason="scikit-learn is not installed (pip install 'maskwright[eval]')"
+)
 CPU = {"training.device": "cpu", "training.precision": "fp32"}
 
 
@@ -171,3 +174,24 @@ def test_without_scikit_learn_one_sentence_says_so(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "maskwright.runs.estimators", raising=False)
     with pytest.raises(InputError, match=r"pip install 'maskwright\[eval\]'"):
         _ = mw.TextClassifier
+
+
+CHECKS = [
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_estimator_tags_renamed",
+    "check_estimators_unfitted",
+    "check_get_params_invariance",
+    "check_mixin_order",
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_set_params",
+    "check_valid_tag_types",
+]
+"""Scikit-learn's own checks of estimators, but for those that fit numbers."""
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("build", [mw.TextEmbedder, mw.TextClassifier], ids=lambda build: build.__name__)
+def test_scikit_learns_checks_of_estimators_pass(folder: str, build: Callable[[str], Any], check: str) -> None:
+    getattr(estimator_checks, check)(build.__name__, build(folder))

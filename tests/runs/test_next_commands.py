@@ -43,11 +43,13 @@ def test_a_masked_model_fills_a_held_out_sentence_with_its_own_mask_token(
     assert finetune[:4] == ["finetune", "classification", "--model", folder]
 
 
-@pytest.mark.parametrize(("mode", "verb"), [("clm", "generate"), ("rtd", "predict"), ("hybrid", "fill")])
+@pytest.mark.parametrize(
+    ("mode", "verb"), [("clm", "generate"), ("rtd", "predict"), ("hybrid", "fill"), ("diffusion", "fill")]
+)
 def test_other_models_are_asked_what_they_can_do(
     command: Command, tiny_values: dict[str, Any], mode: str, verb: str
 ) -> None:
-    first, _ = train(tiny_values, training={"mode": mode})
+    first, *_ = train(tiny_values, training={"mode": mode})
     assert first[0] == verb
     assert command(*first).code == 0
 

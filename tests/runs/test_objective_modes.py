@@ -182,8 +182,9 @@ class TestLooks:
         command("generate", causal, "the " * 50).assert_refused("the model takes 32")
         command("generate", causal, "the", "--temperature=-1").assert_refused("temperature is -1.0")
 
-    def test_a_masked_model_does_not_continue(self, trained_run: Path, command: Any) -> None:
-        command("generate", trained_run, "the").assert_refused("trained to fill masked tokens")
+    def test_gaps_and_steps_are_not_for_a_causal_model(self, causal: Path, command: Any) -> None:
+        command("generate", causal, "the [MASK:2]").assert_refused("writes from left to right")
+        command("generate", causal, "the", "--steps", "2").assert_refused("writes from left to right")
 
 
 def test_a_shifted_model_fills_masks_with_the_answer_one_place_earlier(tiny_values: dict[str, Any]) -> None:

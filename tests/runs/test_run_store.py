@@ -16,12 +16,15 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.google_store import BUCKET as GOOGLE_BUCKET
+from tests.google_store import serving_google
 from tests.object_store import ObjectStore
 
 import maskwright as mw
 from maskwright import stores
 from maskwright.config import build_config
 from maskwright.errors import InputError, RunError
+from maskwright.models.files.model_folder import resolve_folder
 from maskwright.runs import upload as upload_module
 from maskwright.runs.callbacks import PeriodicCheckpoints
 from maskwright.runs.doctor.settings import _check_requirements
@@ -364,6 +367,24 @@ def test_a_folder_is_a_store_too(
     interrupt(settings, monkeypatch, 4)
     assert_same(run(settings), whole)
     assert (tmp_path / "my store" / "tiny" / "final.json").is_file()
+
+
+@pytest.mark.slow  # tests/test_google_store.py has the parts
+def test_googles_store_is_one_too(settings: dict[str, Any], whole: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving_google(monkeypatch) as google:
+        settings["run"]["store"] = f"gs://{GOOGLE_BUCKET}/runs"
+        google.fail("PUT", ["500", "500"])
+        interrupt(settings, monkeypatch, 4)
+        google.fail("GET", ["500", "cut", "500"])
+        folder = run(settings)
+        assert google.list_faults() == []
+        assert_same(folder, whole)
+        found = read_all(StoreUrl(f"gs://{GOOGLE_BUCKET}/runs/tiny"))
+        assert find_whole_steps(found) == [9, 8]
+        assert found["model/model.safetensors"] == (folder.model / "model.safetensors").read_bytes()
+        monkeypatch.setenv("MASKWRIGHT_CACHE", str(folder.path.parent / "cache"))
+        fetched = resolve_folder(f"gs://{GOOGLE_BUCKET}/runs/tiny")
+        assert (fetched / "model.safetensors").read_bytes() == found["model/model.safetensors"]
 
 
 def _start_ranks(config: Path, folders: list[Path], port: int) -> list[subprocess.Popen[bytes]]:

@@ -176,20 +176,21 @@ def test_ray_makes_the_same_shards_also_when_a_node_is_killed(
     assert {name: made[name] for name in made if name != "manifest.json"} == {
         name: expected[name] for name in expected if name != "manifest.json"
     }
-    doomed = ray_nodes.add_node(num_cpus=2)
-    said: list[str] = []
+    doomed = [ray_nodes.add_node(num_cpus=2)]
 
-    def say(text: str) -> None:
-        said.append(text)
-        if len(said) == 1:
-            ray_nodes.remove_node(doomed, allow_graceful=False)
+    def lose_node(text: str) -> None:
+        if doomed:
+            ray_nodes.remove_node(doomed.pop(), allow_graceful=False)
 
-    run(folder, tokenizer, tmp_path / "three", on="ray", say=say)
+    run(folder, tokenizer, tmp_path / "three", on="ray", say=lose_node)
+    assert not doomed
     assert contents(tmp_path / "three") == expected
     alike = replace(OPTIONS, quality=QualityConfig(drop_duplicates=True, drop_near_duplicates=True))
     (folder / "2.txt").write_bytes((folder / "0.txt").read_bytes())
     run(folder, tokenizer, tmp_path / "judged", alike)
-    run(folder, tokenizer, tmp_path / "judged_by_ray", alike, on="ray", memory_bytes=1 << 16)
+    doomed.append(ray_nodes.add_node(num_cpus=2))  # lost while documents are compared
+    run(folder, tokenizer, tmp_path / "judged_by_ray", alike, on="ray", memory_bytes=1 << 16, say=lose_node)
+    assert not doomed
     assert contents(tmp_path / "judged_by_ray") == contents(tmp_path / "judged")
     assert sum(read_json(tmp_path / "judged" / "manifest.json")["dropped_documents"].values()) > 100
     (folder / "7.txt").write_bytes(b"\0" * 2000)

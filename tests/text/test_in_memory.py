@@ -196,7 +196,7 @@ def test_strings_come_in_every_form(form: str, tokenizer: Tokenizer) -> None:
         (["a cat", 3], None, "among the texts is a int, 3; give strings"),
         ([{"text": "a cat"}, "a dog"], None, "list:2 is a str; expected a record"),
         (TEXTS, "text", "column is 'text', and a list of texts has no columns"),
-        (3, None, "int is a int; expected"),
+        (3, None, "int is of type int; expected"),
         (LazyPolarsFrame(RECORDS), None, "is a LazyPolarsFrame; give the data frame that its collect"),
     ],
     ids=lambda one: type(one).__name__,

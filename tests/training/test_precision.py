@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -184,3 +185,21 @@ def test_the_loss_scale_is_saved_and_goes_on_where_it_was(build_model, padded_ba
     assert resumed.state.loss_scale == stood
     resumed.fit(padded_batches[:1], epochs=9, verbose=False)
     assert resumed.engine.loss_scale.fetch() == [stood[0], 3.0]
+
+
+def test_precisions_are_timed_by_turns_and_without_their_first_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that others take for a while takes part of every precision's time, not all of one's."""
+    clock, order = [0.0], []
+    for name in ("process_time", "perf_counter"):
+        monkeypatch.setattr(precision_module.time, name, lambda: clock[0])
+
+    def build(name: str, first_s: float, next_s: float) -> Callable[[], None]:
+        def run() -> None:
+            clock[0] += next_s if name in order else first_s
+            order.append(name)
+
+        return run
+
+    runs = {"fp32": build("fp32", 0.125, 0.0625), "bf16": build("bf16", 0.5, 0.03125)}
+    assert precision_module._time_by_turns(runs, CPU) == {"fp32": 0.0625, "bf16": 0.03125}
+    assert order == ["fp32", "bf16"] * (len(order) // 2)

@@ -18,13 +18,16 @@ def evaluate(
         typer.Argument(help="A run, a checkpoint or a model folder, also by URL, or a hub id; retrieval: also bm25."),
     ],
     suite: Annotated[
-        str, typer.Argument(help="What to measure: mlm, pll, minimal-pairs, cloze, embeddings, retrieval or glue.")
+        str,
+        typer.Argument(
+            help="What to measure: mlm, pll, diffusion, minimal-pairs, cloze, embeddings, retrieval or glue."
+        ),
     ],
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Texts for mlm and pll; .jsonl for minimal-pairs and cloze; labelled files for embeddings; a"
-            " folder in BEIR's layout for retrieval; for glue GLUE's folder, then KEY=VALUE settings of the runs."
+            help="Texts for mlm, pll and diffusion; .jsonl for minimal-pairs and cloze; labelled files for embeddings;"
+            " a folder in BEIR's layout for retrieval; for glue GLUE's folder, then KEY=VALUE settings of the runs."
         ),
     ],
     against: Annotated[
@@ -33,7 +36,10 @@ def evaluate(
     word_l2r: Annotated[
         bool, typer.Option("--word-l2r", help="pll, minimal-pairs: also mask the rest of a token's word.")
     ] = False,
-    max_length: Annotated[int | None, typer.Option(help="mlm: sequence length; unset: up to 512.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="mlm, diffusion: sequence length; unset: up to 512, or the model's.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=2, help="diffusion: random masks of each text; unset: 32.")] = None,
     precision: Annotated[
         str | None, typer.Option(help="All but mlm and glue: precision, as of predict; unset: fp32.")
     ] = None,
@@ -74,6 +80,9 @@ def evaluate(
     a causal model (training.mode=clm) predicts every next token.
 
     pll: pseudo-log-likelihood and pseudo-perplexity of texts; for a causal model the exact log-likelihood.
+
+    diffusion: an upper bound on the negative log-likelihood of texts, of any model that fills masks: per token, per
+    word and in bits per byte.
 
     minimal-pairs: how often the model prefers the acceptable sentence of two, on files like BLiMP's.
 

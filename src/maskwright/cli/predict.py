@@ -240,19 +240,43 @@ def fill(
 
 
 def generate(
-    model: Annotated[str, typer.Argument(help="A run, a checkpoint or a model folder trained with training.mode=clm.")],
-    text: Annotated[str, typer.Argument(help="The text to continue.")],
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = 30,
+    model: Annotated[str, typer.Argument(help="A run, a checkpoint or a model folder, also by URL, or a hub id.")],
+    text: Annotated[
+        str, typer.Argument(help="The text to continue; or with gaps to fill: [MASK], [MASK:5] or [MASK:2-6] tokens.")
+    ] = "",
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-new-tokens", "--length", help="Tokens to write, for a causal model at most; unset: 30, or the gaps."
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0: the most probable token; 1: sample by probability.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Sample only from the k most probable tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample only from the most probable tokens that sum up to p.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+    steps: Annotated[
+        int | None, typer.Option(help="Masked models: steps in which all is written; unset: one for each token.")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(help="Masked models: which tokens first: confidence, random or blockwise; unset: confidence."),
+    ] = None,
+    block_size: Annotated[int | None, typer.Option(help="blockwise: tokens of a block; unset: 8.")] = None,
 ) -> None:
-    """Continue a text with a causal model, to inspect what it has learned; not meant for production.
+    """Write text with a diffusion model or any other that fills masks, or continue it with a causal model.
 
-    Example:
+    A masked model (training.mode=diffusion, mlm) writes after the text, or fills the gaps in it, in any order. A causal
+    model (training.mode=clm) writes from left to right.
 
-        maskwright generate runs/mine "The for statement is" --temperature 0.8 --top-k 20
+    Examples:
+
+        maskwright generate runs/mine "The for statement is" --length 20 --temperature 0.8 --top-k 20
+
+        maskwright generate runs/mine "The [MASK:2-5] statement is used to [MASK:3]." --strategy blockwise
     """
     from maskwright.runs.fill import generate as run
 
-    echo(run(model, None, text, max_new_tokens, temperature=temperature, top_k=top_k, seed=seed))
+    sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    echo(run(model, None, text, max_new_tokens, steps=steps, strategy=strategy, block_size=block_size, **sampling))

@@ -51,7 +51,7 @@ class Mixture:
     @property
     def changes(self) -> bool:
         """Whether shares change during the run."""
-        return len(self.phases) > 1 or any(source.start for source in self.sources)
+        return len({power for _, power in self.phases}) > 1 or any(source.start for source in self.sources)
 
     def find_shares(self, progress: float, sizes: Sequence[int]) -> list[float]:
         """The share of each source, from its size in rows."""

@@ -52,7 +52,7 @@ def score_texts(
     if word_l2r and model.evaluates_causally:
         raise InputError("the model reads from left to right already; leave out the word-l2r correction")
     tokenizer = as_tokenizer(tokenizer)
-    sequences, words = _encode(model, tokenizer, texts)
+    sequences, words = encode_scored(model, tokenizer, texts)
     limit = find_max_length(model.encoder)
     fits = np.asarray([limit is None or len(sequence) <= limit for sequence in sequences], dtype=bool)
     units = words if word_l2r else [np.arange(len(sequence)) for sequence in sequences]
@@ -69,7 +69,9 @@ def score_texts(
     return TextScores(scores[same_as], num_tokens, fits)
 
 
-def _encode(model: MaskedLanguageModel, tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[Ids], list[Ids]]:
+def encode_scored(
+    model: MaskedLanguageModel, tokenizer: Tokenizer, texts: Sequence[str]
+) -> tuple[list[Ids], list[Ids]]:
     """Ids with the tokens around them, and for each token the number of its word."""
     encoded = encode_corpus(texts, tokenizer)
     ends = np.cumsum(encoded.lengths)
@@ -106,14 +108,14 @@ def _score_sequences(
                 owners.append(number)
                 yield sample
 
-    losses = [one.sum() for one in score_answers(model, tokenizer.pad_token_id, ask(), _compute_losses)]
+    losses = [one.sum() for one in score_answers(model, tokenizer.pad_token_id, ask(), compute_losses)]
     totals = np.bincount(np.asarray(owners, dtype=np.int64), weights=losses, minlength=len(sequences))
     scores = -totals.astype(np.float64)
     check_finite(scores)
     return scores
 
 
-def _compute_losses(logits: Tensor, labels: Tensor) -> Tensor:
+def compute_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="none")
 
 

@@ -188,11 +188,19 @@ def _describe_figures(origin: Origin) -> str:
     held_out = (
         "texts of its own" if origin.config and origin.config.data.validation else "a share of the training texts"
     )
+    asked = (
+        f"In them {EVALUATION_RATIO:.0%} of single tokens are masked, the same in every evaluation; the loss is the"
+        " mean cross-entropy in nats, the perplexity its exponential"
+    )
+    if origin.figures.get("objective") == "diffusion":
+        rows["tokens"] = rows.pop("masked tokens")
+        asked = (
+            "The loss is an upper bound on their negative log-likelihood in nats per token (masked diffusion), the"
+            " perplexity its exponential; the accuracy is that of masked tokens, of which each text has another share"
+        )
     return (
         f"{build_table(rows, ('held-out text', 'value'))}\n\n"
-        f"Held out were {held_out}. In them {EVALUATION_RATIO:.0%} of single tokens are masked, the same in every"
-        " evaluation; the loss is the mean cross-entropy in nats, the perplexity its exponential, the unigram loss that"
-        " of guessing by the tokens' frequency in training."
+        f"Held out were {held_out}. {asked}, the unigram loss that of guessing by the tokens' frequency in training."
     )
 
 

@@ -122,7 +122,7 @@ _FOREIGN_HABITS = {
     "feature-extraction": Habit("embed", {"pooling": "none"}, _add_batch_axis),
     "sentence-similarity": Habit("similarity"),
 }
-_WRITES_NO_TEXT = "an encoder writes no text; maskwright.generate continues one with a model of training.mode=clm"
+_WRITES_NO_TEXT = "a pipeline writes no text; maskwright.generate does, with a model of training.mode=diffusion or clm"
 _KINDS_INSTEAD = dict.fromkeys(
     ("text-generation", "text2text-generation", "summarization", "translation"), _WRITES_NO_TEXT
 )

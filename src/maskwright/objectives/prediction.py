@@ -211,7 +211,7 @@ class PredictingModel(TokenObjective):
     ) -> LossSums:
         """The sums over labelled tokens, whose losses `weights` (B, S) multiply if given."""
         slots, slot_labels = gather_labelled(hidden, labels, capacity)
-        if self.learning_masker is not None and torch.is_grad_enabled():
+        if weights is None and self.learning_masker is not None and torch.is_grad_enabled():
             sums, losses = compute_token_losses(self.predict(slots), slot_labels)
             self.learning_masker.record(slot_labels, losses)
             return sums

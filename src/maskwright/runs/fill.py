@@ -43,24 +43,33 @@ def generate(
     model: GivenModel,
     tokenizer: Any = None,
     text: str | None = None,
-    max_new_tokens: int = 30,
+    max_new_tokens: int | None = None,
     *,
     temperature: float = 0.0,
     top_k: int | None = None,
+    top_p: float | None = None,
     seed: int = 0,
+    steps: int | None = None,
+    strategy: str | None = None,
+    block_size: int | None = None,
 ) -> str:
-    """A text and its continuation by a causal model: `generate("runs/mine", "Once")`, or a model with its tokenizer.
+    """A text and its continuation: `generate("runs/mine", "Once")`, or a model with its tokenizer.
 
-    Temperature 0 takes the most probable token each time; otherwise tokens are drawn, from the `top_k` best if set.
+    A causal model writes up to `max_new_tokens` (30), from left to right. Any other writes exactly as many, or fills
+    the gaps of the text: [MASK] is one token, [MASK:5] five, [MASK:2-6] as many as fit best. It does so in `steps` (one
+    for each token) by the `strategy` "confidence" (the default), "random" or "blockwise" (blocks of `block_size`, 8).
+    Temperature 0 takes the most probable token each time; otherwise tokens are drawn, from the `top_k` best and those
+    that sum up to `top_p`, if set.
     """
     if text is None and isinstance(model, str | Path) and isinstance(tokenizer, str):
         tokenizer, text = None, tokenizer
     if text is None:
-        raise InputError("there is no text to continue; give it as text=")
+        raise InputError("there is no text to continue; give it as text=, '' to begin with nothing")
     from maskwright.inference.generate import generate as run
 
     opened = _open_language_model(model, tokenizer)
-    return run(*opened, text, max_new_tokens, temperature=temperature, top_k=top_k, seed=seed)
+    sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    return run(*opened, text, max_new_tokens, steps=steps, strategy=strategy, block_size=block_size, **sampling)
 
 
 def _open_language_model(model: GivenModel, tokenizer: Any) -> tuple[MaskedLanguageModel, Any]:

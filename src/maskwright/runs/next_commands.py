@@ -43,6 +43,8 @@ def suggest_commands(
         known = f"The for {tokenizer.mask_token} is used to iterate over a sequence."
         sentence = known if is_builtin else _find_sentence(predictions.samples, tokenizer)
         commands.append(f"maskwright fill {place} {quote(sentence)}")
+    if model.mode == "diffusion":
+        commands.append(f"maskwright generate {place} --length 20 --temperature 0.7")
     if is_builtin:
         commands.append("maskwright train data.train=your.txt run.name=yours")
     elif isinstance(model.encoder, PackedEncoder):

@@ -174,15 +174,17 @@ def format_figures(figures: dict[str, Any]) -> dict[str, str]:
         gain = figures["unigram_loss"] - loss
         side = "under" if gain >= 0 else "over"
         asked = figures.get("asked", "masked")
+        measure, scope = "held-out loss", f"{figures['num_masked']:,} held-out {asked} tokens"
+        if figures.get("objective") == "diffusion":
+            measure, scope = "held-out bound", f"those masked of {figures['num_masked']:,} held-out tokens"
         formatted = {
-            "held-out loss": f"{loss:.3f} ({abs(gain):.2f} nats {side} the unigram baseline"
-            f" {figures['unigram_loss']:.3f})",
-            f"{asked} accuracy": f"{figures['accuracy']:.1%} of {figures['num_masked']:,} held-out {asked} tokens",
+            measure: f"{loss:.3f} ({abs(gain):.2f} nats {side} the unigram baseline {figures['unigram_loss']:.3f})",
+            f"{asked} accuracy": f"{figures['accuracy']:.1%} of {scope}",
             "perplexity": f"{figures['perplexity']:.1f}",
         }
-    for key, label in (("sources", "by source"), ("unseen", "unseen")):
+    for key, label in (("sources", "held-out loss by source"), ("unseen", "unseen text")):
         if key in figures:
-            formatted[f"held-out loss {label}" if key == "sources" else "unseen text"] = ", ".join(
+            formatted[label] = ", ".join(
                 f"{name} {one['loss']:.3f}" + (f" (unigram {one['unigram_loss']:.3f})" if "unigram_loss" in one else "")
                 for name, one in figures[key].items()
             )

@@ -51,6 +51,8 @@ def is_source(item: Any) -> bool:
 
 def is_table(data: Any) -> bool:
     """Whether data has named columns: a data frame, an Arrow table or a dataset."""
+    if hasattr(data, "collect_schema"):  # polars, which warns if a frame that is not computed yet is asked for columns
+        return True
     return hasattr(data, "columns") or hasattr(data, "column_names") or isinstance(_find_features(data), Mapping)
 
 
@@ -78,8 +80,8 @@ def iterate_rows(data: Any, name: str) -> Iterable[Any]:
         return name_classes(data, data.features)
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise InputError(
-            f"{name} is a {type(data).__name__}; expected the path of a file, a list of dictionaries or tuples, a data"
-            " frame or a dataset"
+            f"{name} is of type {type(data).__name__}; expected the path of a file, a list of dictionaries or tuples, a"
+            " data frame or a dataset"
         )
     return data
 

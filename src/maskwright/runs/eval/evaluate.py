@@ -23,7 +23,7 @@ from maskwright.runs.eval.glue import DEFAULT_OUT, GlueOptions, evaluate_glue
 from maskwright.runs.eval.glue_report import GlueReport
 from maskwright.runs.eval.report import ItemScores, Report, build_report
 from maskwright.runs.eval.retrieval import RetrievalOptions, evaluate_retrieval
-from maskwright.runs.eval.suites import evaluate_cloze, evaluate_likelihood, evaluate_pairs, open_model
+from maskwright.runs.eval.suites import evaluate_bound, evaluate_cloze, evaluate_likelihood, evaluate_pairs, open_model
 from maskwright.runs.given import GivenModel, keep_model, name_sources
 from maskwright.runs.inputs import pack_documents
 from maskwright.runs.texts import Say, read_texts
@@ -37,16 +37,19 @@ _ROWS_PER_BATCH = 16
 
 
 _SUITES_OF_OPTION = {
-    "max_length": ("mlm",),
+    "max_length": ("mlm", "diffusion"),
+    "samples": ("diffusion",),
     "word_l2r": ("pll", "minimal-pairs"),
-    **dict.fromkeys(("precision", "compile"), ("pll", "minimal-pairs", "cloze", "embeddings", "retrieval")),
+    **dict.fromkeys(
+        ("precision", "compile"), ("pll", "diffusion", "minimal-pairs", "cloze", "embeddings", "retrieval")
+    ),
     **dict.fromkeys(("train", "neighbors"), ("embeddings",)),
     "pooling": ("embeddings", "retrieval"),
     **dict.fromkeys(("split", "rerank", "rerank_depth"), ("retrieval",)),
     **dict.fromkeys(("seeds", "tasks", "limit", "epochs", "learning_rate", "out", "settings"), ("glue",)),
 }
-_SUITES_OF_TEXTS = ("mlm", "pll")
-SUITES = ("mlm", "pll", "minimal-pairs", "cloze", "embeddings", "retrieval", "glue")
+_SUITES_OF_TEXTS = ("mlm", "pll", "diffusion")
+SUITES = ("mlm", "pll", "diffusion", "minimal-pairs", "cloze", "embeddings", "retrieval", "glue")
 
 
 @checks_arguments
@@ -58,6 +61,7 @@ def evaluate(
     against: GivenModel | None = None,
     word_l2r: bool = False,
     max_length: int | None = None,
+    samples: int | None = None,
     precision: str | None = None,
     compile: Compile | None = None,
     train: Any = None,
@@ -79,10 +83,10 @@ def evaluate(
 ) -> Report | GlueReport:
     """Measure a model, with a 95% interval for every figure, and compare it with another by a paired test.
 
-    `suite` is mlm, pll, minimal-pairs, cloze, embeddings, retrieval or glue. `sources` are files, or records in memory
-    (dictionaries, a data frame, a dataset) with the columns that the files have; for glue and retrieval a folder.
-    Models in memory need their tokenizers. `precision` is fp32 unless it is given, so that figures compare. What cannot
-    be read is said by an `InputWarning`, glue's progress goes to `console`.
+    `suite` is mlm, pll, diffusion, minimal-pairs, cloze, embeddings, retrieval or glue. `sources` are files, or records
+    in memory (dictionaries, a data frame, a dataset) with the columns that the files have; for glue and retrieval a
+    folder. Models in memory need their tokenizers. `precision` is fp32 unless it is given, so that figures compare.
+    What cannot be read is said by an `InputWarning`, glue's progress goes to `console`.
     """
     given = {name: value for name, value in locals().items() if name in _SUITES_OF_OPTION}
     if suite not in SUITES:
@@ -131,6 +135,8 @@ def _evaluate(suite: str, models: list[str], sources: list[SourceLike], given: M
         return evaluate_masked(models, sources, given["max_length"], warn)
     if suite == "pll":
         return evaluate_likelihood(models, sources, given["word_l2r"], warn, computing)
+    if suite == "diffusion":
+        return evaluate_bound(models, sources, given["samples"], given["max_length"], warn, computing)
     files = _list_files(suite, sources)
     if suite == "minimal-pairs":
         return evaluate_pairs(models, files, given["word_l2r"], computing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from maskwright.errors import InputError
 from maskwright.evaluation.cloze import Unasked, rank_answers, read_cloze
 from maskwright.evaluation.figures import Measure
 from maskwright.evaluation.likelihood import TextScores, score_texts
+from maskwright.evaluation.likelihood_bound import DEFAULT_SAMPLES, TextBounds, bound_texts
 from maskwright.evaluation.minimal_pairs import judge_pairs, read_pairs
 from maskwright.inference.precision import Computing, prepare_model
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -35,10 +37,7 @@ def evaluate_likelihood(
     That is not the perplexity of `mlm`: a masked model's has one token masked at a time, a causal one's leaves out
     the end of a text. So it has names of its own.
     """
-    texts = [text for source in build_sources(list(sources)) for text in read_texts(source, warn)]
-    singles = [text for text in texts if isinstance(text, str)]
-    if len(singles) < len(texts):
-        raise InputError("pll scores single texts, a source gives pairs (second_column); leave second_column out")
+    singles = _read_singles("pll", sources, warn)
     loaded = [open_model(name, computing) for name in models]
     kinds = [_describe_score(model, word_l2r) for model, _ in loaded]
     if len(set(kinds)) > 1:
@@ -51,6 +50,39 @@ def evaluate_likelihood(
     totals = {"texts": len(singles), "tokens": int(scores[0].num_tokens[scores[0].fits].sum())}
     items = [_measure_texts(one, *names) for one in scores]
     return build_report("pll", models, items, score=kinds[0], items="texts", groups={}, totals=totals)
+
+
+def evaluate_bound(
+    models: Sequence[str],
+    sources: Sequence[SourceLike],
+    samples: int | None,
+    max_length: int | None,
+    warn: Say,
+    computing: Computing,
+) -> Report:
+    """`diffusion`: an upper bound on the negative log-likelihood, per token, per word (what stands between spaces) and
+    in bits per byte of UTF-8.
+
+    Models with different tokenizers have no common tokens, and are compared by words and bytes alone.
+    """
+    texts = _read_singles("diffusion", sources, warn)
+    num_samples = DEFAULT_SAMPLES if samples is None else samples
+    loaded = [open_model(name, computing) for name in models]
+    scores = [
+        bound_texts(model, tokenizer, texts, num_samples=num_samples, max_length=max_length)
+        for model, tokenizer in loaded
+    ]
+    shares_tokens = len({tokenizer.backend.to_str() for _, tokenizer in loaded}) == 1
+    own = scores[0]
+    totals = {
+        "texts": len(texts),
+        "tokens": int(own.num_tokens.sum()),
+        "masks_per_text": num_samples,
+        "standard_error_of_masks": float(np.sqrt(own.variances.sum()) / own.num_tokens.sum()),
+    }
+    items = [ItemScores(_measure_bounds(one, texts, shares_tokens), [None] * len(texts)) for one in scores]
+    asked = f"upper bound on the negative log-likelihood, from {num_samples} random masks of each text"
+    return build_report("diffusion", models, items, score=asked, items="texts", groups={}, totals=totals)
 
 
 def evaluate_pairs(models: Sequence[str], sources: Sequence[str], word_l2r: bool, computing: Computing) -> Report:
@@ -96,6 +128,15 @@ def open_model(name: str, computing: Computing | None = None) -> tuple[MaskedLan
     return prepared, tokenizer
 
 
+def _read_singles(suite: str, sources: Sequence[SourceLike], warn: Say) -> list[str]:
+    """All texts of some sources, none of which may be a pair."""
+    texts = [text for source in build_sources(list(sources)) for text in read_texts(source, warn)]
+    singles = [text for text in texts if isinstance(text, str)]
+    if len(singles) < len(texts):
+        raise InputError(f"{suite} scores single texts, a source gives pairs (second_column); leave second_column out")
+    return singles
+
+
 def _describe_score(model: MaskedLanguageModel, word_l2r: bool) -> str:
     if model.evaluates_causally:
         return _LIKELIHOOD
@@ -111,6 +152,21 @@ def _measure_texts(scores: TextScores, likelihood: str, perplexity: str) -> Item
         ],
         _name_unfit(scores.fits),
     )
+
+
+def _measure_bounds(scores: TextBounds, texts: Sequence[str], with_tokens: bool) -> list[Measure]:
+    num_words = np.asarray([len(text.split()) for text in texts], dtype=np.float64)
+    num_bytes = np.asarray([len(text.encode()) for text in texts], dtype=np.float64)
+    num_tokens = scores.num_tokens.astype(np.float64)
+    of_tokens = [
+        Measure("nats_per_token", scores.bounds, num_tokens),
+        Measure("perplexity", -scores.bounds, num_tokens, is_perplexity=True),
+    ]
+    return [
+        *(of_tokens if with_tokens else []),
+        Measure("nats_per_word", scores.bounds, num_words),
+        Measure("bits_per_byte", scores.bounds / math.log(2), num_bytes),
+    ]
 
 
 def _name_unfit(fits: NDArray[np.bool_]) -> list[str | None]:

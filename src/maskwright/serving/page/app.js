@@ -51,7 +51,8 @@ function showModels() {
 }
 
 function nameModel(model) {
-  return model.error ? `${model.id} (failed)` : model.ready ? model.id : `${model.id} (loading)`;
+  const name = model.isIndex ? `${model.id} (index)` : model.id;
+  return model.error ? `${name} (failed)` : model.ready ? name : `${name} (loading)`;
 }
 
 /** Links are #model/kind; a model's id may have slashes. */

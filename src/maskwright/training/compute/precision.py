@@ -8,7 +8,7 @@ import platform
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,44 +152,52 @@ def measure_speeds(device: torch.device) -> dict[str, float]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what this machine lacks for a precision shows in its speed
-            seconds = {name: _time_products(Precision(name), device) for name in candidates}
+            seconds = _time_by_turns({name: _build_products(Precision(name), device) for name in candidates}, device)
     finally:
         torch.set_float32_matmul_precision(previous)
     return {name: seconds["fp32"] / value for name, value in seconds.items()}
 
 
-def _time_products(precision: Precision, device: torch.device) -> float:
+def _build_products(precision: Precision, device: torch.device) -> Callable[[], None]:
     rows, width = {"cuda": (8192, 2048), "mps": (2048, 1024)}.get(device.type, (256, 256))
-    precision.apply()
     features = torch.randn(rows, width, device=device)
     weights = [torch.randn(width, width, device=device, requires_grad=True) for _ in range(_NUM_LAYERS)]
 
     def run() -> None:
+        precision.apply()
         with precision.autocast(device):
             hidden = features
             for weight in weights:
                 hidden = torch.nn.functional.gelu(hidden @ weight)
         hidden.sum().backward()
 
-    return _time(run, features)
+    return run
 
 
-def _time(run: Callable[[], None], result: Tensor) -> float:
-    """Seconds of one call: the best of a few, or of fewer if one takes long."""
-    best, begun = float("inf"), time.perf_counter()
-    for index in range(_NUM_TIMED + 1):
-        start = time.perf_counter()
-        run()
-        if result.is_cuda:
-            torch.cuda.synchronize(result.device)
-        elif result.device.type == "mps":
-            torch.mps.synchronize()
-        seconds = time.perf_counter() - start
-        if index or seconds > _PATIENCE_S:  # the first call also loads kernels
-            best = min(best, seconds)
-        if time.perf_counter() - begun > _PATIENCE_S:
+def _time_by_turns(
+    runs: Mapping[PrecisionName, Callable[[], None]], device: torch.device
+) -> dict[PrecisionName, float]:
+    """Seconds of a call of each: the best of a few, or of fewer if they take long.
+
+    By turns, and on a CPU in processor time, so that what else the machine does strikes all alike. Windows counts
+    processor time in steps that are too long.
+    """
+    read_clock = time.process_time if device.type == "cpu" and os.name == "posix" else time.perf_counter
+    seconds: dict[PrecisionName, list[float]] = {name: [] for name in runs}
+    begun = time.perf_counter()
+    while len(next(iter(seconds.values()))) <= _NUM_TIMED:
+        for name, run in runs.items():
+            start = read_clock()
+            run()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            elif device.type == "mps":
+                torch.mps.synchronize()
+            seconds[name].append(read_clock() - start)
+        if time.perf_counter() - begun > _PATIENCE_S * len(runs):
             break
-    return min(best, seconds)
+    # the first call also loads kernels
+    return {name: min(found[1:] or found) for name, found in seconds.items()}
 
 
 def _has_tf32(device: torch.device) -> bool:
@@ -210,7 +218,8 @@ def _describe(device: torch.device) -> str:
 
 def _cpu_name() -> str:
     """The processor and its extensions, which decide what runs fast on it."""
-    return f"{platform.machine()} {platform.processor()} {torch.backends.cpu.get_cpu_capability()}".replace("  ", " ")
+    extensions = torch.backends.cpu.get_cpu_capability() + (" AMX" if torch.cpu._is_amx_tile_supported() else "")
+    return f"{platform.machine()} {platform.processor()} {extensions}".replace("  ", " ")
 
 
 _START = 2.0**16
