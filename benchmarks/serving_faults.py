@@ -173,7 +173,8 @@ async def terminate(server: Server, checked: Checked) -> dict[str, Any]:
 
 def write_row(name: str, seen: str, outcome: Outcome, is_bad: bool = False) -> dict[str, Any]:
     bad = outcome.num_errors + is_bad
-    print(f"{name:<27} {seen:<45} {len(outcome.seconds):6} answered beside it, {bad} wrong or lost", flush=True)
+    named = "".join(f", {count} x {error}" for error, count in outcome.errors.items())
+    print(f"{name:<27} {seen:<45} {len(outcome.seconds):6} answered beside it, {bad} wrong or lost{named}", flush=True)
     return {"fault": name, "seen": seen, "answered": len(outcome.seconds), "bad": bad, "errors": outcome.errors}
 
 
