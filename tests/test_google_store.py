@@ -28,7 +28,7 @@ def url(google: GoogleStore, request: pytest.FixtureRequest) -> StoreUrl:
     return StoreUrl(f"gs://{BUCKET}/{request.node.originalname}-{abs(hash(request.node.nodeid))}")
 
 
-@pytest.mark.parametrize("fault", ["500", "cut"])
+@pytest.mark.parametrize("fault", [pytest.param("500", marks=pytest.mark.slow), "cut"])
 def test_reading_goes_on_at_its_place_after_a_failure(google: GoogleStore, url: StoreUrl, fault: str) -> None:
     content = np.random.default_rng(0).bytes(300_000)
     stores.write_object(url, content)

@@ -32,8 +32,9 @@ def test_a_dataset_is_read_as_a_disk(hub: HubFiles, tmp_path: Path, pattern: str
     assert list(read_sources(f"{URL}{pattern}")) == list(read_sources(f"{tmp_path}{pattern}"))
 
 
-def test_reading_goes_on_after_failures(hub: HubFiles) -> None:
-    hub.faults += ["500", "cut"]
+@pytest.mark.parametrize("faults", [["cut"], pytest.param(["500", "cut"], marks=pytest.mark.slow)])
+def test_reading_goes_on_after_failures(hub: HubFiles, faults: list[str]) -> None:
+    hub.faults += faults
     assert stores.read_object(StoreUrl(f"{URL}/a.txt")) == FILES["a.txt"]
     assert not hub.faults
 

@@ -166,8 +166,8 @@ def test_an_unknown_field_of_a_model_is_named(name: str, part: str | None, tmp_p
 
 
 def test_an_objective_of_a_later_version_is_named(checkpoint: Path) -> None:
-    change_config(checkpoint / "model", lambda own: own["objective"].update(mode="diffusion"))
-    with pytest.raises(InputError, match="the mode 'diffusion', which this version does not know"):
+    change_config(checkpoint / "model", lambda own: own["objective"].update(mode="telepathy"))
+    with pytest.raises(InputError, match="the mode 'telepathy', which this version does not know"):
         MaskedLanguageModel.from_pretrained(checkpoint)
 
 

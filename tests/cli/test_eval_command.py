@@ -226,7 +226,7 @@ def test_models_with_other_tokens_are_not_asked_for_the_same_masks(
     [
         (["minimal-pair", "x.jsonl"], "did you mean 'minimal-pairs'?"),
         (["cloze", "x.jsonl", "--word-l2r"], "--word-l2r is for pll and minimal-pairs, not cloze"),
-        (["pll", "x.txt", "--max-length", "9"], "--max-length is for mlm, not pll"),
+        (["pll", "x.txt", "--max-length", "9"], "--max-length is for mlm and diffusion, not pll"),
         (["cloze", "absent.jsonl"], "no file, folder or glob match at absent.jsonl"),
     ],
 )

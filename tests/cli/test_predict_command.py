@@ -195,7 +195,7 @@ def test_names_of_transformers_are_understood(command: Command, trained_run: Pat
     result = command("predict", "feature-extraction", trained_run, "the cat", "--out", tmp_path / "vectors.npz")
     assert result.code == 0, result
     command("predict", "token-classification", trained_run, "the cat").assert_refused("expected a model fine-tuned")
-    command("predict", "summarization", trained_run, "the cat").assert_refused("an encoder writes no text")
+    command("predict", "summarization", trained_run, "the cat").assert_refused("a pipeline writes no text")
     command("predict", "ner", trained_run, "a", "--aggregation-strategy", "x").assert_refused("fine-tuned")
 
 

@@ -25,6 +25,7 @@ from maskwright.runs.interruption import GracefulStop
 from maskwright.runs.pretrain import pretrain
 from maskwright.training.checkpoints import find_resumable
 from maskwright.training.engine import Engine
+from maskwright.training.loop import TrainingLoop
 from maskwright.training.trainer import Trainer
 
 _TIMED = ("tokens_per_s", "data_wait", "elapsed_s", "seconds", "first_step_s")
@@ -190,7 +191,7 @@ _INTERRUPTIONS: dict[str, tuple[Any, str, Any]] = {
     "after training": (Engine, "finish", None),
     "as signals are handed back": (GracefulStop, "close", None),
     "in the model's saving": (MaskedLanguageModel, "save_pretrained", None),
-    "in the final evaluation": (pretrain_module, "evaluate", None),
+    "in the final evaluation": (TrainingLoop, "measure", None),
     "in the report": (pretrain_module, "write_report", None),
     "before the figures": (RunFolder, "write_final", None),
 }
@@ -503,13 +504,13 @@ def test_the_last_checkpoint_is_whole_before_the_final_evaluation(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[tuple[Path | None, list[str]]] = []
-    evaluate = pretrain_module.evaluate
+    measure = TrainingLoop.measure
 
     def look(*arguments: Any, **named: Any) -> Any:
         found.append(find_resumable(Path(settings["run"]["out"]) / "tiny" / "checkpoints"))
-        return evaluate(*arguments, **named)
+        return measure(*arguments, **named)
 
-    monkeypatch.setattr(pretrain_module, "evaluate", look)
+    monkeypatch.setattr(TrainingLoop, "measure", look)
     folder = run(settings)
     assert found == [(folder.checkpoints / "step-16", [])]
 

@@ -18,8 +18,8 @@ VECTORS, BITS = "vectors", "bits"
 """Names of arrays."""
 _LARGEST = 127
 _SCALE_BYTES = 4
-_RESCORED = 10
-"""Candidates by bits for each result, which are then compared by bytes."""
+_RESCORED, _FEWEST_RESCORED = 10, 100
+"""Candidates by bits for each result, and for all together at least, which are then compared by bytes."""
 
 Array = NDArray[np.generic]
 
@@ -61,7 +61,8 @@ def find_stored(queries: Floats, arrays: Sequence[Mapping[str, Array]], store: s
     vectors = [one[VECTORS] for one in arrays]
     if store != BINARY:
         return find_nearest(queries, vectors, num_best, score_floats if store == FLOAT else score_bytes)
-    candidates = find_nearest(queries, [one[BITS] for one in arrays], _RESCORED * num_best, score_bits).places
+    num_candidates = max(_RESCORED * num_best, _FEWEST_RESCORED)
+    candidates = find_nearest(queries, [one[BITS] for one in arrays], num_candidates, score_bits).places
     starts = np.cumsum([0, *(len(one) for one in vectors)])
     scores = np.stack(
         [
