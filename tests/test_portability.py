@@ -28,8 +28,15 @@ from pathlib import Path
 import maskwright
 
 NAMES = [one.name for one in pkgutil.walk_packages(maskwright.__path__, "maskwright.") if "__main__" not in one.name]
+KERNELS = []
 for name in NAMES:  # what ours import of others is of this system
-    importlib.import_module(name)
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:  # kernels for GPUs are imported only where Triton is
+        if error.name != "triton":
+            raise
+        KERNELS.append(name)
+NAMES = [name for name in NAMES if name not in KERNELS]
 for name in [name for name in sys.modules if name.partition(".")[0] == "maskwright"]:
     del sys.modules[name]
 for name in POSIX:

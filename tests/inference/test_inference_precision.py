@@ -17,7 +17,7 @@ from maskwright.inference.pipeline import pipeline
 from maskwright.inference.precision import choose_inference_precision
 from maskwright.models import products
 from maskwright.models.encoder import FAMILIES
-from maskwright.models.products import Int8Linear, RowLinear, find_largest_weight
+from maskwright.models.products import Int8Linear, RowLinear, find_largest_weight, multiply_rows
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.tasks.heads import build_sequence_head
 from maskwright.tasks.model import TaskModel
@@ -52,6 +52,7 @@ def test_int8_products_are_off_by_the_rounding_of_their_factors(num_rows: int, b
     assert_rounded(found[0], expected[0], 96)
 
 
+@pytest.mark.skipif(not products.IS_ROW_INVARIANT, reason="torch has oneDNN's product on x86 alone")
 @pytest.mark.parametrize("num_factors", [481, 1536])
 @pytest.mark.parametrize("bias", [True, False])
 def test_long_sums_in_bf16_are_rounded_a_part_at_a_time(
@@ -67,6 +68,25 @@ def test_long_sums_in_bf16_are_rounded_a_part_at_a_time(
         assert found.dtype == torch.bfloat16
         assert torch.equal(linear(features[:1]), found[:1])
     assert_rounded(found, expected, math.ceil(num_factors / 480), dtype=torch.bfloat16)
+
+
+@pytest.mark.skipif(not products.IS_ROW_INVARIANT, reason="torch has oneDNN's product on x86 alone")
+@torch.no_grad()
+def test_parts_of_a_weight_are_kept_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_has_amx", lambda: True)
+    linear, features = RowLinear(512, 48, bias=False).bfloat16(), torch.randn(3, 512).bfloat16()
+    ask = torch.inference_mode()(multiply_rows)
+    first = ask(features, linear.weight, None)
+    kept = products._CUT_WEIGHTS[linear.weight][1]
+    assert torch.equal(ask(features, linear.weight, None), first)
+    assert products._CUT_WEIGHTS[linear.weight][1] is kept
+    linear.weight.mul_(2)
+    assert torch.equal(ask(features, linear.weight, None), first * 2)
+    linear.weight.data = linear.weight.data * 2
+    assert torch.equal(ask(features, linear.weight, None), first * 4)
+    count = len(products._CUT_WEIGHTS)
+    del linear
+    assert len(products._CUT_WEIGHTS) == count - 1
 
 
 def test_the_largest_factors_are_summed_exactly() -> None:

@@ -14,7 +14,7 @@ from maskwright.errors import InputError
 from maskwright.runs.finetune_command import finetune
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.examples import ColumnNames, ExampleFile, read_examples
-from maskwright.tasks.hold_out import hold_out, hold_out_groups, read_groups
+from maskwright.tasks.hold_out import find_missing_labels, hold_out, hold_out_groups, read_groups
 from maskwright.tasks.qa.examples import read_questions
 from tiny_bert import build_tiny_bert
 
@@ -64,6 +64,26 @@ def test_questions_about_one_context_stay_together(tmp_path: Path) -> None:
 def test_measured_numbers_are_no_classes(tmp_path: Path) -> None:
     file = read(tmp_path, [{"text": f"text {number}", "label": number / 7} for number in range(50)])
     assert len(hold_out(file)[1].examples) == 5
+
+
+def test_a_share_of_one_label_alone_is_refused_and_a_missing_label_is_found(tmp_path: Path) -> None:
+    """Equal texts stay together, so the text of a label that has no other is never held out."""
+    texts = {"a": ["one", "two"], "b": ["three"]}
+    records = [{"text": text, "label": label} for label, some in texts.items() for text in some * 10]
+    with pytest.raises(InputError, match=r"train\.jsonl: of the label b no example would be held out.*--validation"):
+        hold_out(read(tmp_path, records))
+    with pytest.raises(InputError, match="of the label rare no example would be held out"):
+        split_groups(
+            tmp_path,
+            [
+                {"text": f"text {number}", "label": "rare" if number < 30 else "common", "patient": max(number, 29)}
+                for number in range(330)
+            ],
+        )
+    file = read(tmp_path, [*records, *({"text": f"text {number}", "label": "c"} for number in range(20))])
+    assert find_missing_labels(file.examples, hold_out(file)[1].examples) == ["b"]
+    numbers = read(tmp_path, [{"text": f"text {number}", "label": number / 7} for number in range(50)])
+    assert find_missing_labels(numbers.examples, hold_out(numbers)[1].examples) == []
 
 
 def test_too_few_texts_are_refused(tmp_path: Path) -> None:
@@ -156,8 +176,20 @@ def test_a_run_without_validation_says_what_it_holds_out(
     result = command("finetune", *words, "--out", tmp_path / "run")
     assert (result.code, result.err) == (0, "")
     assert "so 4 of the 40 are held out of training, of each label alike" in " ".join(result.out.split())
+    assert "is held out (too few texts" not in result.out
     final = json.loads((tmp_path / "run" / "final.json").read_text(encoding="utf-8"))
     assert (final["train_examples"], final["examples"]) == (36, 4)
+
+
+def test_a_label_that_is_not_held_out_is_named(command: Callable[..., Any], tokenizer: Any, tmp_path: Path) -> None:
+    build_tiny_bert(tokenizer).save_pretrained(tmp_path / "encoder")
+    tokenizer.save(tmp_path / "encoder")
+    records = [{"text": f"the cat {number}", "label": "ab"[number % 2]} for number in range(40)]
+    train = write(tmp_path, [*records, {"text": "a dog", "label": "c"}])
+    words = ["classification", "training.device=cpu", "--model", tmp_path / "encoder", "--train", train, "--epochs", 1]
+    result = command("finetune", *words, "--out", tmp_path / "run")
+    assert (result.code, result.err) == (0, "")
+    assert "no example of the label c is held out (too few texts or groups)" in " ".join(result.out.split())
 
 
 def test_a_configuration_without_validation_holds_out_too(tokenizer: Any, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from maskwright.errors import InputError
 
@@ -26,6 +27,8 @@ _LONGEST_SUM = 480
 """Of products in bf16 that oneDNN's kernel for AMX adds up without a cut: 15 tiles of 32, which its level-1 cache holds
 beside the results. Where it cuts longer ones depends on the number of rows (3.12; tried with 1 to 16 threads)."""
 _TILE = 32
+_CUT_WEIGHTS = WeakTensorKeyDictionary()
+"""Parts of weights, with the place and version of the weight that they were cut from."""
 _LARGEST_INT8 = 127
 _LARGEST_OF_SHORT_SUMS = 64
 """Of weights, so that two products of it and 255 fit in 16 bits."""
@@ -53,12 +56,27 @@ def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _multiply_whole(rows, weight, bias)
     num_parts = math.ceil(num_factors / _LONGEST_SUM)
     length = math.ceil(num_factors / (num_parts * _TILE)) * _TILE
-    # of parts that lie apart oneDNN has no fast kernel
-    parts = [[part.contiguous() for part in one.split(length, dim=1)] for one in (rows, weight)]
-    total = _multiply_whole(parts[0][0], parts[1][0], bias)
-    for part, own_weight in zip(parts[0][1:], parts[1][1:], strict=True):
+    row_parts, weight_parts = _cut(rows, length), _keep_cut(weight, length)
+    total = _multiply_whole(row_parts[0], weight_parts[0], bias)
+    for part, own_weight in zip(row_parts[1:], weight_parts[1:], strict=True):
         total = torch.ops.mkldnn._linear_pointwise(part, total, own_weight, None, "add")
     return total
+
+
+def _cut(tensor: Tensor, length: int) -> list[Tensor]:
+    """Parts of columns, each in a place of its own: of parts that lie apart oneDNN has no fast kernel."""
+    return [part.contiguous() for part in tensor.split(length, dim=1)]
+
+
+def _keep_cut(weight: Tensor, length: int) -> list[Tensor]:
+    """The parts of a weight, which are kept until it changes; to cut it again takes longer than a few rows' product."""
+    if not isinstance(weight, nn.Parameter) or weight.is_inference():
+        return _cut(weight, length)
+    state = (weight.data_ptr(), weight._version)
+    kept = _CUT_WEIGHTS.get(weight)
+    if kept is None or kept[0] != state:
+        kept = _CUT_WEIGHTS[weight] = (state, _cut(weight, length))
+    return kept[1]
 
 
 @cache

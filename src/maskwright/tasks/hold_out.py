@@ -11,6 +11,7 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.suggestions import name_option
+from maskwright.tasks.labels import list_names
 from maskwright.tasks.tables import Table, read_table
 
 HELD_OUT_SHARE = 0.1
@@ -49,7 +50,19 @@ def _split(file: Any, is_held_out: Collection[int]) -> tuple[Any, Any]:
     for number, example in enumerate(file.examples):
         parts[number in is_held_out].append(example)
     left, held_out = (replace(file, examples=part) for part in parts)
+    missing = find_missing_labels(file.examples, held_out.examples)
+    if missing and len({one.label for one in held_out.examples}) < 2:
+        raise InputError(
+            f"{file.path}: of the label {list_names(missing)} no example would be held out (too few texts or groups),"
+            f" and scores on one label alone say nothing; give examples for evaluation as {name_option('validation')}"
+        )
     return left, held_out
+
+
+def find_missing_labels(examples: Sequence[Any], held_out: Sequence[Any]) -> list[str]:
+    """Labels of which no example is held out; none where labels are no classes."""
+    labels = set(_find_labels(examples)) - {None}
+    return sorted(str(label) for label in labels.difference(one.label for one in held_out)) if labels else []
 
 
 def hold_out_groups(file: Any, groups: Mapping[str, Any], share: float = HELD_OUT_SHARE) -> tuple[Any, Any]:

@@ -27,8 +27,9 @@ from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.features import Features
 from maskwright.tasks.foreign import find_missing_class
 from maskwright.tasks.heads import TaskHead
-from maskwright.tasks.hold_out import hold_out, hold_out_groups, read_groups
+from maskwright.tasks.hold_out import find_missing_labels, hold_out, hold_out_groups, read_groups
 from maskwright.tasks.kinds import ExampleSource, TaskKind, check_own_settings, find_kind
+from maskwright.tasks.labels import list_names
 from maskwright.tasks.loader import TaskLoader
 from maskwright.tasks.lora import check_installed
 from maskwright.tasks.model import TaskModel
@@ -200,6 +201,7 @@ def _read_files(kind: TaskKind, config: TaskConfig, given: GivenInputs, say: Say
             f"no held-out examples are given, so {len(held_out.examples):,} of the {len(train.examples):,} are held out"
             f" of training, of each label alike; {name_option('validation')} names others"
         )
+        _say_missing_labels(train, held_out, say)
         return [left, held_out]
     if config.group_by is not None:
         raise InputError(
@@ -223,7 +225,17 @@ def _hold_out_groups(train: ExampleSource, source: str | Table, column: str, say
         f" training: all those of {len(taken):,} of the {len(found):,} values of '{column}', of each label about alike;"
         f" {name_option('validation')} names others"
     )
+    _say_missing_labels(train, held_out, say)
     return [left, held_out]
+
+
+def _say_missing_labels(train: ExampleSource, held_out: ExampleSource, say: Say) -> None:
+    missing = find_missing_labels(train.examples, held_out.examples)
+    if missing:
+        say(
+            f"no example of the label {list_names(missing)} is held out (too few texts or groups), so the scores say"
+            " nothing about it"
+        )
 
 
 def _say_fine_tuned(name: str, encoder_config: Mapping[str, Any], say: Say) -> None:
