@@ -89,6 +89,14 @@ def describe_briefly(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
+def cut_message(error: object, most_chars: int = 300) -> str:
+    """The message of an error on one line; a long one ends at a word."""
+    text = " ".join(str(error).split())
+    if len(text) <= most_chars:
+        return text
+    return f"{text[: most_chars + 1].rpartition(' ')[0] or text[:most_chars]} ..."
+
+
 def check_count(name: str, value: Any, least: int = 1) -> None:
     """Refuse a value that is not an integer of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool):

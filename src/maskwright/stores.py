@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeGuard, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from maskwright.errors import InputError, RunError
+from maskwright.errors import InputError, RunError, cut_message
 
 Result = TypeVar("Result")
 
@@ -456,4 +456,4 @@ def _describe(error: Exception) -> str:
     text = " ".join(str(error).split())
     if found := _GOOGLE_STATUS.match(text):
         text = found[1]
-    return text[:300] or type(error).__name__
+    return cut_message(text) or type(error).__name__

@@ -46,8 +46,10 @@ def put_program(folder: Path, name: str, script: str) -> None:
 @pytest.fixture
 def slurm(tmp_path: Path) -> dict[str, str]:
     """The environment of a batch script, with programs that write what they were called with."""
+    (tmp_path / "state").write_text("JobId=41 PreemptTime=None")
     programs, said = tmp_path / "programs", tmp_path / "said"
-    put_program(programs, "scontrol", f'if [ "$1" = show ]; then echo node7; else echo "scontrol $*" >> {said}; fi')
+    answers = f'show\\ job*) cat {tmp_path}/state ;; show*) echo node7 ;; *) echo "scontrol $*" >> {said} ;;'
+    put_program(programs, "scontrol", f'case "$*" in {answers} esac')
     put_program(programs, "srun", f'echo "srun $1" >> {said}; shift; SLURM_NODEID=0 exec "$@"')
     put_program(programs, "scancel", f'echo "scancel $*" >> {said}; kill -TERM $(cat {tmp_path}/torchrun.pid)')
     put_program(programs, "torchrun", f'echo "torchrun $*" >> {said}; cp "${{@: -1}}" {tmp_path}/given.yaml')
@@ -82,25 +84,41 @@ def test_slurm_checks_the_machines_then_trains_with_the_same_configuration(
     assert build_config(yaml.safe_load((tmp_path / "given.yaml").read_text())) == expected
 
 
-def test_slurm_queues_the_job_again_when_its_time_ends(tmp_path: Path, slurm: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("to_script", "preempted", "is_requeued"),
+    [
+        pytest.param(signal.SIGUSR1, "None", True, id="time-is-up"),
+        pytest.param(signal.SIGTERM, "None", False, id="cancelled"),
+        pytest.param(None, "2030-01-01T00:00:00", True, id="preempted"),
+    ],
+)
+def test_slurm_queues_a_job_again_that_was_not_cancelled(
+    tmp_path: Path, slurm: dict[str, str], to_script: signal.Signals | None, preempted: str, is_requeued: bool
+) -> None:
     wait = (
-        f'if [[ "$*" == *train* ]]; then echo $$ > {tmp_path}/torchrun.pid; trap "exit 143" TERM;'
+        f'if [[ "$*" == *train* ]]; then echo $$ > {tmp_path}/torchrun.pid; trap "exit 1" TERM;'
         " while true; do sleep 0.05; done; fi"
     )
     put_program(tmp_path / "programs", "torchrun", wait)
+    (tmp_path / "state").write_text(f"JobId=41\n   PreemptEligibleTime=2029-01-01T00:00:00 PreemptTime={preempted}\n")
     script = write("slurm", tmp_path, setup=":")
+    assert "#SBATCH --signal=B:USR1@120\n" in script
     process = subprocess.Popen(["bash", "-c", script], env=slurm)
     try:
         limit = time.monotonic() + 60
         while not (tmp_path / "torchrun.pid").is_file() or not (tmp_path / "torchrun.pid").read_text():
             assert time.monotonic() < limit
             time.sleep(0.02)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143
+        if to_script is not None:
+            process.send_signal(to_script)
+        if to_script != signal.SIGUSR1:  # Slurm itself signals the steps
+            os.kill(int((tmp_path / "torchrun.pid").read_text()), signal.SIGTERM)
+        assert process.wait(60) == 1
     finally:
         process.kill()
     calls = (tmp_path / "said").read_text().splitlines()
-    assert calls[-2:] == ["scancel --signal=TERM 41", "scontrol requeue 41"]
+    assert ("scancel --signal=TERM 41" in calls) == (to_script == signal.SIGUSR1)
+    assert ("scontrol requeue 41" in calls) == is_requeued
 
 
 def test_a_failed_check_of_the_machines_ends_the_job(tmp_path: Path, slurm: dict[str, str]) -> None:
@@ -156,6 +174,7 @@ def test_ray_gets_a_job_with_the_configuration_in_its_environment(tmp_path: Path
     assert environment["A"] == "1"
     assert build_config(yaml.safe_load(environment["MASKWRIGHT_CONFIG"])) == open_config(None, SETTINGS)
     assert "--address http://head:8265" in script
+    assert '--submission-id "big-$(date +%s)" ' in script
     assert "-m maskwright.cluster.on_ray --nodes 2 --gpus 4" in script
 
 

@@ -95,14 +95,14 @@ def resume(folder: str, checkpoint: str, weights: str) -> None:
     leave_world()
 
 
-def fail_while_writing(folder: str, is_killed: bool) -> None:
-    """The second process is killed, or its disk is full, when it has written a part of the last checkpoint."""
+def fail_while_writing(folder: str, is_killed: bool, rank: int = 1) -> None:
+    """A process is killed, or its disk is full, when it has written a part of the last checkpoint."""
     torch.set_num_threads(1)
     place, write_parts = Path(folder), checkpoint_parts.write_parts
 
     def fail(path: Path, parts: Any) -> None:
         write_parts(path, parts)
-        if os.environ["RANK"] == "1" and path.parent.name == f".step-{SAVED_AT}.tmp":
+        if os.environ["RANK"] == str(rank) and path.parent.name == f".step-{SAVED_AT}.tmp":
             if is_killed:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError(28, "No space left on device", str(path))

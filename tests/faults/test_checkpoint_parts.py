@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from maskwright.models.files.tensor_parts import StoredTensors, list_part_files
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.run_store import RunStore, fetch_checkpoint
 from maskwright.stores import parse_store
+from maskwright.training.checkpoint_parts import prepare_parts
 from maskwright.training.checkpoints import check_whole, find_resumable, read_checkpoint
+from maskwright.training.distributed.world import World
 from tolerances import assert_rounded, count_terms
 
 _FILES = ("model/model", "optimizer", "average")
@@ -158,11 +161,28 @@ def test_a_store_gives_it_back_part_by_part(folder: Path, tmp_path: Path, monkey
     assert_same_bits(dict(read_checkpoint(fetched).optimizer), dict(read_checkpoint(parts).optimizer))
 
 
-@pytest.mark.parametrize("is_killed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["killed", "full"])
+def test_what_an_earlier_attempt_left_is_no_place_for_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prepare_parts(tmp_path, 3, World())
+    (tmp_path / ".step-3.tmp" / "optimizer.part-0-of-4.safetensors").write_bytes(b"")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *given, **named: None)  # as of files that another program holds open
+        assert not prepare_parts(tmp_path, 3, World())
+    assert prepare_parts(tmp_path, 3, World())
+    assert not list((tmp_path / ".step-3.tmp").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("is_killed", "rank"),
+    [
+        pytest.param(True, 1, id="killed"),
+        pytest.param(False, 1, marks=pytest.mark.slow, id="full"),
+        pytest.param(False, 0, marks=pytest.mark.slow, id="full-main"),
+    ],
+)
 def test_a_process_that_fails_while_writing_leaves_the_checkpoint_before(
-    prestarted: Prestarted, tmp_path: Path, is_killed: bool
+    prestarted: Prestarted, tmp_path: Path, is_killed: bool, rank: int
 ) -> None:
-    arguments = {"folder": str(tmp_path), "is_killed": is_killed}
+    arguments = {"folder": str(tmp_path), "is_killed": is_killed, "rank": rank}
     ranks = prestarted.start_ranks("part_jobs:fail_while_writing", arguments, tmp_path / "said", 2)
     codes = [rank.wait(200.0) for rank in ranks]
     checkpoint, problems = find_resumable(tmp_path)
@@ -174,7 +194,7 @@ def test_a_process_that_fails_while_writing_leaves_the_checkpoint_before(
     else:
         assert codes == [0, 0], [rank.text() for rank in ranks]
         warning = (tmp_path / "warnings-0.txt").read_text()
-        assert f"cannot write {tmp_path / f'step-{SAVED_AT}'}: rank 1: " in warning
+        assert f"cannot write {tmp_path / f'step-{SAVED_AT}'}: rank {rank}: " in warning
         assert "No space left" in warning
         assert not list(tmp_path.glob(".step-*"))
     assert read_checkpoint(checkpoint).state.step == SAVED_AT - 1

@@ -109,6 +109,22 @@ def find_rank(launcher: int, rank: int) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux to tell which process is which")
+@pytest.mark.slow
+def test_torchrun_starts_a_run_again_of_which_a_process_was_killed(shared_lab: Lab) -> None:
+    """Its store outlives the attempt, with the word that a process died."""
+    lab = shared_lab
+    launcher = ["torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
+    process = start_command([*launcher, f"--master-port={find_free_port()}", "-m"], lab.words("again"))
+    wait_until_step(process, lab.folder / "again", 10)
+    os.kill(find_rank(process.pid, 1), signal.SIGKILL)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert said.count("same command resumes") == 1
+    assert re.search(r"resuming .* from step \d+", said), said
+    assert describe_difference(read_result(lab.folder / "again"), lab.expected, lab.tolerance) == ""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux to tell which process is which")
 @pytest.mark.slow  # the next test loses a process of those that begin at once
 @pytest.mark.parametrize("victim", [1, 0])
 def test_a_killed_process_of_torchrun_is_named_by_the_other_at_default_settings(shared_lab: Lab, victim: int) -> None:

@@ -93,7 +93,7 @@ def build_slurm(job: Job) -> str:
         "time": _format_hours(job.hours),
         "partition": job.partition,
         "account": job.account,
-        "signal": f"B:TERM@{GRACE_S}",
+        "signal": f"B:USR1@{GRACE_S}",
         "requeue": "",
         "open-mode": "append",
         "output": f"{job.name}-%j.log",
@@ -105,6 +105,8 @@ def build_slurm(job: Job) -> str:
         'config="$(mktemp -d)/config.yaml"',
         'printf "%s\\n" "$MASKWRIGHT_CONFIG" > "$config"',
         'is_host=$([ "$SLURM_NODEID" = 0 ] && echo 1 || echo 0)',
+        "# With one store for all attempts torchrun 2.13 lets no node join a run.",
+        "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
         *_run_on_node(
             job,
             f'{meeting} --rdzv-endpoint "$first_node:$port"',
@@ -132,15 +134,19 @@ def build_slurm(job: Job) -> str:
         *node,
         "END_OF_NODE",
         "",
-        "# Slurm asks this script alone: it passes the request on, waits until the run has saved, and requeues it.",
+        "# Before the time limit Slurm asks this script alone, by USR1: it passes that on, waits until the run has",
+        "# saved, and requeues the job. TERM is scancel, which ends it, or a preemption; then Slurm requeues it.",
         "asked=0",
-        'stop() { asked=1; scancel --signal=TERM "$SLURM_JOB_ID"; }',
-        "trap stop TERM",
+        'stop() { asked=1; scancel --signal=TERM "$SLURM_JOB_ID" || true; }',
+        "trap stop USR1",
+        "trap : TERM",
         f'srun --kill-on-bad-exit={0 if job.min_nodes else 1} bash -c "$node" &',
         "step=$!",
         "code=0",
         'wait "$step" || code=$?',
         'while kill -0 "$step" 2>/dev/null; do code=0; wait "$step" || code=$?; done',
+        "# A preemption with a grace time asks the steps alone; a job that they end then is not requeued by Slurm.",
+        'if scontrol show job "$SLURM_JOB_ID" | grep -q "PreemptTime=[0-9]"; then asked=1; fi',
         'if [ "$asked" = 1 ] && [ "$code" != 0 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
         'exit "$code"',
     ]
@@ -228,7 +234,7 @@ def build_ray(job: Job) -> str:
         f"cat > \"$runtime\" <<'{_MARK}'",
         dump_yaml(runtime).rstrip("\n"),
         _MARK,
-        f"ray job submit --address {shlex.quote(job.address or 'auto')} --submission-id {job.label}-$(date +%s)"
+        f'ray job submit --address {shlex.quote(job.address or "auto")} --submission-id "{job.label}-$(date +%s)"'
         f' --runtime-env "$runtime" -- {shlex.join(words)}',
     ]
     return "\n".join(lines) + "\n"

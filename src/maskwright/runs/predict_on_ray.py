@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from maskwright.errors import InputError, RunError
+from maskwright.errors import InputError, RunError, cut_message
 from maskwright.inference.pipeline import pipeline
 from maskwright.machine import hash_package
 from maskwright.models.files.model_folder import list_model_files, resolve_folder
@@ -238,9 +238,9 @@ class RayPredictors:
         except errors.RayTaskError as error:
             if isinstance(error.cause, InputError | RunError):
                 raise error.cause from None
-            raise RunError(f"a part failed on the Ray cluster: {' '.join(str(error.cause).split())[:300]}") from error
+            raise RunError(f"a part failed on the Ray cluster: {cut_message(error.cause)}") from error
         except errors.RayError as error:
-            return None, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            return None, f"{type(error).__name__}: {cut_message(error, 200)}"
 
     def close(self) -> None:
         for actor in [*self._starting.values(), *self._actors]:

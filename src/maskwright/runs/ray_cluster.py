@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import warnings
 from functools import cache
 from typing import Any
 
-from maskwright.errors import InputError, RunError
+from maskwright.errors import InputError, RunError, cut_message
 from maskwright.machine import hash_package
 
 RAY = "ray"
@@ -31,12 +32,14 @@ def connect_ray(address: str | None) -> Any:
         raise InputError("--on ray needs the package `ray`: pip install 'maskwright[cluster]'") from error
     if not ray.is_initialized():
         try:
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a wrong address, which the error below tells too
+                ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             named = address or os.environ.get("RAY_ADDRESS") or "a new cluster on this machine"
-            reason = " ".join(str(error).split())[:300]
             raise InputError(
-                f"cannot connect to Ray at {named}: {reason}; check the address and that it runs this version of Ray"
+                f"cannot connect to Ray at {named}: {cut_message(error)}; check the address and that it runs this"
+                " version of Ray"
             ) from error
     return ray
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from maskwright.errors import InputError, RunError
+from maskwright.errors import InputError, RunError, cut_message
 from maskwright.machine import hash_package
 from maskwright.runs.prepare_tasks import PrepareTask
 from maskwright.runs.ray_cluster import RAY, check_same_code, connect_ray, find_address, names_ray
@@ -155,7 +155,7 @@ class RayCluster:
             raise RunError(f"a task failed on the Ray cluster: {error.cause}") from error
         except ray.exceptions.RayError as error:
             raise RunError(
-                f"the Ray cluster lost tasks: {' '.join(str(error).split())[:300]}; what is finished is kept, the same"
+                f"the Ray cluster lost tasks: {cut_message(error)}; what is finished is kept, the same"
                 " command goes on with it"
             ) from error
         finally:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,12 +101,15 @@ def _copy(parts: Mapping[str, TensorPart | None]) -> dict[str, TensorPart]:
 def prepare_parts(folder: Path, step: int, world: World) -> bool:
     """Make the temporary folder; False if not all processes see it. All call this together."""
     temporary = _name_temporary(folder, step)
+    is_new = True
     if world.is_main:
         shutil.rmtree(temporary, ignore_errors=True)
-        with suppress(OSError):  # then nobody sees it, and writing a whole checkpoint says why
+        try:
             temporary.mkdir(parents=True)
+        except OSError:  # or an earlier attempt's files cannot be removed; writing a whole checkpoint says why
+            is_new = False
     world.sum_facts([0.0])
-    return world.sum_facts([float(temporary.is_dir())])[0] == world.size
+    return world.sum_facts([float(is_new and temporary.is_dir())])[0] == world.size
 
 
 def write_in_parts(
@@ -121,18 +123,20 @@ def write_in_parts(
     retention = retention or Retention()
     if contents.copied is not None:
         contents.copied.synchronize()
-    if contents.world.is_main:
-        _make_room(folder, contents, retention, [] if notes is None else notes)
     topic = f"checkpoint {contents.number}"
+    problem: OSError | None = None
     try:
-        checksums = _write_files(temporary, contents)
+        if contents.world.is_main:
+            _make_room(folder, contents, retention, [] if notes is None else notes)
+        note: dict[str, Any] = {"checksums": _write_files(temporary, contents)}
     except Exception as error:
         contents.world.leave_note(topic, {"problem": str(error)})
-        if isinstance(error, OSError):
-            raise _cannot_write(checkpoint, str(error)) from error
-        raise
-    contents.world.leave_note(topic, {"checksums": checksums})
-    if contents.world.is_main:
+        if not isinstance(error, OSError):
+            raise
+        problem = error
+    else:
+        contents.world.leave_note(topic, note)
+    if contents.world.is_main:  # also if its own part failed: the others write to the folder until they leave a note
         try:
             _complete(checkpoint, temporary, contents, topic)
             remove_old(folder, checkpoint, retention)
@@ -140,6 +144,8 @@ def write_in_parts(
             raise _cannot_write(checkpoint, str(error)) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+    elif problem is not None:
+        raise _cannot_write(checkpoint, str(problem)) from problem
     return checkpoint
 
 

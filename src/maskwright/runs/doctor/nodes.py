@@ -20,6 +20,7 @@ from torch import Tensor
 
 from maskwright.config import Config
 from maskwright.data.shards import find_prepared, read_manifest
+from maskwright.errors import cut_message
 from maskwright.machine import hash_package
 from maskwright.runs.doctor.findings import CheckUp, Finding, format_bytes
 from maskwright.runs.doctor.settings import find_existing
@@ -114,7 +115,7 @@ def _find_facts(config: Config, world: World, device: torch.device) -> NodeFacts
     try:
         data = _hash_data(config)
     except (ValueError, RuntimeError, OSError) as error:  # told by the finding, in all processes
-        data = f"error: {' '.join(str(error).split())[:500]}"
+        data = f"error: {cut_message(error, 500)}"
     world.sum_facts([0.0])  # the clocks are read together, whoever was slow with the data
     return NodeFacts(
         rank=world.rank,

@@ -168,6 +168,7 @@ def leave_world() -> None:
 
 def _meet(on_gpu: bool, silence_limit_s: float) -> World:
     store, rank, size = next(rendezvous("env://"))
+    attempt = _name_attempt()
     shares_gpu = on_gpu and shares_gpus()
     if on_gpu:
         torch.cuda.set_device(choose_gpu())
@@ -178,15 +179,25 @@ def _meet(on_gpu: bool, silence_limit_s: float) -> World:
             InputWarning,
             stacklevel=2,
         )
-    liveness = Liveness(PrefixStore("liveness", store.clone()), rank, size, silence_limit_s)
+    liveness = Liveness(PrefixStore(f"{attempt}/liveness", store.clone()), rank, size, silence_limit_s)
     _Membership.liveness = liveness
     backend = "nccl" if on_gpu and not shares_gpu else "gloo"
     with World(liveness=liveness).naming_the_departed():
         dist.init_process_group(
-            backend, store=PrefixStore("group", store), rank=rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT
+            backend,
+            store=PrefixStore(f"{attempt}/group", store),
+            rank=rank,
+            world_size=size,
+            timeout=_COLLECTIVE_TIMEOUT,
         )
         control = dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT) if backend == "nccl" else None
-    return World(rank, size, local_rank(), control, liveness, PrefixStore("notes", store.clone()))
+    return World(rank, size, local_rank(), control, liveness, PrefixStore(f"{attempt}/notes", store.clone()))
+
+
+def _name_attempt() -> str:
+    """torchrun's own store outlives the processes that it starts again, with what the dead ones said."""
+    is_kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}" if is_kept else "attempt"
 
 
 def local_rank() -> int:
