@@ -52,6 +52,8 @@ _HOPELESS = (
 _GOOGLE_RETRY_S = 5.0
 """In which pyarrow tries a request to Google again by itself; 15 minutes if it is not told."""
 _GOOGLE_STATUS = re.compile(r".*with a last message of (.*?)(?: error_info=|$)")
+_REASON_CHARS = 600
+"""Of what a store answers; Google's library tells the cause after 300."""
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or a profile, AWS_REGION, AWS_ENDPOINT_URL for other servers",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, STORAGE_EMULATOR_HOST for other servers",
@@ -456,4 +458,4 @@ def _describe(error: Exception) -> str:
     text = " ".join(str(error).split())
     if found := _GOOGLE_STATUS.match(text):
         text = found[1]
-    return cut_message(text) or type(error).__name__
+    return cut_message(text, _REASON_CHARS) or type(error).__name__

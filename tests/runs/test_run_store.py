@@ -408,6 +408,7 @@ def _find_free_port() -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # six runs of processes that share two cores: a minute, and four with much other work beside
 def test_machines_without_a_common_disk_that_are_all_lost_go_on_from_the_store(
     settings: dict[str, Any], store: RunStore, tmp_path: Path
 ) -> None:
