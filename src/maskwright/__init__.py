@@ -80,6 +80,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.estimators import TextEmbedder as TextEmbedder
     from maskwright.runs.eval.evaluate import evaluate as evaluate
     from maskwright.runs.eval.glue_report import GlueReport as GlueReport
+    from maskwright.runs.eval.mteb_model import open_mteb as open_mteb
     from maskwright.runs.eval.report import Report as Report
     from maskwright.runs.fill import fill as fill
     from maskwright.runs.fill import generate as generate
@@ -233,6 +234,7 @@ _HOMES = {
     "load_tokenizer": "maskwright.text.tokenizer.tokenizer",
     "mask_text": "maskwright.inference.fill_mask",
     "measure_memory": "maskwright.runs.memory",
+    "open_mteb": "maskwright.runs.eval.mteb_model",
     "optimizer_builder": "maskwright.training.optim.builders",
     "pipeline": "maskwright.inference.pipeline",
     "mine": "maskwright.runs.search.mine",
