@@ -137,7 +137,7 @@ def _join(record: Mapping[str, Any]) -> str:
 
 
 @checks_arguments
-def open_mteb(model: str | Path, *, precision: str | None = None) -> MtebEncoder | MtebSearch | MtebReranker:
+def open_mteb(model: str | Path, *, precision: str | None = None) -> MtebModel:
     """A run, a model folder or a hub id as mteb 2 takes models: `mteb.evaluate(open_mteb("runs/retriever"), tasks)`.
 
     The prompts are those that the model was trained with, and long texts are read in windows, as `eval` does.
