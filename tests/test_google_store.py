@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from tests.google_store import BUCKET, GoogleStore, serving_google
 
-from maskwright import stores
 from maskwright.errors import InputError
-from maskwright.stores import StoreUrl
+from maskwright.stores import objects as stores
+from maskwright.stores import requests
+from maskwright.stores.addresses import StoreUrl
 from maskwright.text.sources import fingerprint, read_sources
 
 
@@ -85,9 +86,9 @@ def test_missing_credentials_are_told_at_once(
 ) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
-    stores._build_system.cache_clear()
+    requests._build_system.cache_clear()
     try:
         with pytest.raises(InputError, match=r"cannot be listed: .*access token.*; check the address, and the cred"):
             stores.list_objects(StoreUrl(f"gs://{BUCKET}/a"))
     finally:
-        stores._build_system.cache_clear()
+        requests._build_system.cache_clear()

@@ -23,7 +23,7 @@ from maskwright.models.files.safetensors_file import TensorInfo, load_tensors, r
 from maskwright.models.files.stored_model import fetch_folder
 from maskwright.models.files.tensor_parts import StoredTensors, list_part_files
 from maskwright.storage import check_format_version, naming, refuse_unknown_fields, restore_folder, write_text
-from maskwright.stores import StoreUrl, find_place, is_store_url
+from maskwright.stores.addresses import StoreUrl, find_place, is_store_url
 from maskwright.untrusted import ADVICE, read_json_object, shorten
 
 MODEL_FOLDER = "model"
