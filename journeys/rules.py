@@ -175,6 +175,7 @@ RULES = [
         page="docs/python.md",
         replace={r"(train|dev)\.csv": r"\1.tsv", 'column="text"': 'column="sentence"'},
     ),
+    Rule(r"import mteb", skip="downloads data; tests/runs/test_mteb_model.py has a local task"),
     Rule(r"import lightning", packages=("lightning",)),
     Rule(r"import sklearn|from sklearn", packages=("sklearn",)),
     Rule(r"TrainingArguments\(", packages=("accelerate",)),

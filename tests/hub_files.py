@@ -100,17 +100,18 @@ def serving_hub(patch: pytest.MonkeyPatch) -> Iterator[HubFiles]:
     """A hub that `hf://` leads to; pauses between attempts are short."""
     from huggingface_hub import HfFileSystem
 
-    from maskwright import stores
+    from maskwright.stores import objects, requests
 
     server = HubFiles()
     endpoint = f"http://127.0.0.1:{server.server_port}"
-    patch.setattr(stores, "FIRST_PAUSE_S", 0.001)
-    patch.setattr(stores, "_open_hub", lambda: HfFileSystem(endpoint=endpoint, skip_instance_cache=True))
-    stores._build_system.cache_clear()
-    Thread(target=server.serve_forever, daemon=True).start()
+    patch.setattr(requests, "FIRST_PAUSE_S", 0.001)
+    for module in (objects, requests):
+        patch.setattr(module, "open_hub", lambda: HfFileSystem(endpoint=endpoint, skip_instance_cache=True))
+    requests._build_system.cache_clear()
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield server
     finally:
-        stores._build_system.cache_clear()
+        requests._build_system.cache_clear()
         server.shutdown()
         server.server_close()

@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 from tests.google_store import BUCKET, GoogleStore, serving_google
 
-from maskwright import stores
 from maskwright.config import build_config
 from maskwright.errors import InputError
 from maskwright.runs.callbacks import PeriodicCheckpoints
@@ -22,7 +21,9 @@ from maskwright.runs.prepare import prepare
 from maskwright.runs.prepare_tasks import PrepareOptions
 from maskwright.runs.pretrain import pretrain
 from maskwright.sections.data import build_sources
-from maskwright.stores import StoreUrl
+from maskwright.stores import objects as stores
+from maskwright.stores import requests
+from maskwright.stores.addresses import StoreUrl
 from maskwright.text.sources import fingerprint, read_sources
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
@@ -95,12 +96,12 @@ def test_missing_credentials_are_told_at_once(
 ) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
-    stores._build_system.cache_clear()
+    requests._build_system.cache_clear()
     try:
         with pytest.raises(InputError, match=r"cannot be listed: .*access token.*; check the address, and the cred"):
             stores.list_objects(StoreUrl(f"gs://{BUCKET}/a"))
     finally:
-        stores._build_system.cache_clear()
+        requests._build_system.cache_clear()
 
 
 class KilledError(BaseException):

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from tests.hub_files import REPOSITORY, HubFiles, serving_hub
 
-from maskwright import stores
 from maskwright.errors import InputError, RunError
 from maskwright.inference.pipeline import pipeline
-from maskwright.stores import StoreUrl
+from maskwright.stores import objects as stores
+from maskwright.stores import requests
+from maskwright.stores.addresses import StoreUrl
 from maskwright.text.sources import fingerprint, read_sources
 
 URL = f"hf://datasets/{REPOSITORY}"
@@ -45,7 +46,7 @@ def test_the_fingerprint_is_the_content(hub: HubFiles) -> None:
     before = fingerprint(f"{URL}/a.txt")
     assert before[0]["size"] == len(FILES["a.txt"])
     hub.files["a.txt"] = b"other"
-    stores._build_system.cache_clear()
+    requests._build_system.cache_clear()
     assert fingerprint(f"{URL}/a.txt") != before
 
 

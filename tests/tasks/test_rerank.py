@@ -63,7 +63,7 @@ def load(lab: Lab, **values: Any) -> TaskInputs:
 
 @pytest.mark.parametrize("loss", ["bce", "mse"])
 def test_the_loss_is_that_of_each_pair(rerank_lab: Lab, loss: str) -> None:
-    inputs = load(rerank_lab, loss=loss)
+    inputs = load(rerank_lab, loss=loss, num_negatives=2)
     model = inputs.build_model(seed=0).eval()
     examples = inputs.train.features.examples[:6]
     labels = [4.0, 0.5, -2.0] if loss == "mse" else [1.0, 0.0, 0.0]
@@ -84,7 +84,7 @@ def test_the_loss_is_that_of_each_pair(rerank_lab: Lab, loss: str) -> None:
 
 def test_a_reranker_learns_and_crossencoder_gives_its_numbers(rerank_lab: Lab, tmp_path: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
-    finished = run(make_config(rerank_lab, epochs=4, batch_size=16), tmp_path / "run")
+    finished = run(make_config(rerank_lab, epochs=4, batch_size=16, num_negatives=2), tmp_path / "run")
     assert finished.metric == "accuracy"
     assert finished.figures[0]["mrr@10"] == 1.0
     record = build_records(ANIMALS[2])[0]
@@ -122,9 +122,27 @@ def test_negatives_are_drawn_where_there_are_none(lab: Lab) -> None:
         load(lab, num_negatives=30)
 
 
+def test_hard_negatives_are_mixed_with_documents_of_other_queries(rerank_lab: Lab) -> None:
+    rain = [f"it rains {number} times" for number in range(6)]
+    for given, kept in ((1, 1), (6, 4)):
+        records = [one | {"negatives": rain[:given]} for one in build_records(ANIMALS[0])]
+        write_lines(rerank_lab.folder / "train.jsonl", records)
+        examples = load(rerank_lab).train.features.examples
+        answers = {one["positive"] for one in records}
+        size = 1 + 2 * kept
+        assert len(examples) == size * len(records)
+        for start, record in zip(range(0, len(examples), size), records, strict=True):
+            texts = [one.second for one in examples[start : start + size]]
+            assert texts[: 1 + kept] == [record["positive"], *rain[:kept]]
+            assert set(texts[1 + kept :]) <= answers - {record["positive"]}
+            assert len(set(texts)) == size
+            assert [one.label for one in examples[start : start + size]] == [1.0] + [0.0] * (size - 1)
+    assert len(load(rerank_lab, num_negatives=2).train.features.examples) == 3 * len(records)
+
+
 def test_what_is_found_is_reranked(rerank_lab: Lab, trained_run: Path, tmp_path: Path, command: Any) -> None:
     pytest.importorskip("bm25s", reason="BM25 finds the documents")
-    run(make_config(rerank_lab, epochs=4, batch_size=16), tmp_path / "run")
+    run(make_config(rerank_lab, epochs=4, batch_size=16, num_negatives=2), tmp_path / "run")
     folder = tmp_path / "collection"
     (folder / "qrels").mkdir(parents=True)
     texts = [f"the {animal} sees the {place}" for animal in ANIMALS for place in PLACES]

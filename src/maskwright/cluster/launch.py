@@ -14,7 +14,7 @@ from maskwright.cluster.jobs import Job, build_k8s, build_ray, build_skypilot, b
 from maskwright.config import Config, Settings, open_config
 from maskwright.errors import InputError, RunError, check_count
 from maskwright.storage import dump_yaml, write_text
-from maskwright.stores import is_store_url
+from maskwright.stores.addresses import is_store_url
 from maskwright.suggestions import OVERWRITE
 
 Target = Literal["slurm", "ray", "k8s", "skypilot"]
