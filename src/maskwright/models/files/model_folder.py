@@ -259,7 +259,9 @@ def read_shapes(folder: Path) -> dict[str, TensorInfo]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of all files."""
+    """All tensors of all files; under `torch.device("meta")` their shapes alone."""
+    if torch.get_default_device().type == "meta":
+        return {name: torch.empty(info.shape, dtype=info.dtype) for name, info in read_shapes(folder).items()}
     if _has_parts(folder):
         return dict(StoredTensors(folder / WEIGHTS_FILE))
     return {name: tensor for path in _read_headers(folder) for name, tensor in load_tensors(path).items()}
