@@ -23,7 +23,7 @@ from maskwright.models.files.safetensors_file import TensorInfo, load_tensors, r
 from maskwright.models.files.stored_model import fetch_folder
 from maskwright.models.files.tensor_parts import StoredTensors, list_part_files
 from maskwright.storage import check_format_version, naming, refuse_unknown_fields, restore_folder, write_text
-from maskwright.stores import StoreUrl, find_place, is_store_url
+from maskwright.stores.addresses import StoreUrl, find_place, is_store_url
 from maskwright.untrusted import ADVICE, read_json_object, shorten
 
 MODEL_FOLDER = "model"
@@ -259,7 +259,9 @@ def read_shapes(folder: Path) -> dict[str, TensorInfo]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of all files."""
+    """All tensors of all files; under `torch.device("meta")` their shapes alone."""
+    if torch.get_default_device().type == "meta":
+        return {name: torch.empty(info.shape, dtype=info.dtype) for name, info in read_shapes(folder).items()}
     if _has_parts(folder):
         return dict(StoredTensors(folder / WEIGHTS_FILE))
     return {name: tensor for path in _read_headers(folder) for name, tensor in load_tensors(path).items()}
