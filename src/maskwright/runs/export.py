@@ -213,8 +213,10 @@ def _prepare_sentences(source: ExportSource, options: ExportOptions) -> _Write:
 
 def _prepare_gguf(config: Mapping[str, Any], source: ExportSource, options: ExportOptions) -> _Write:
     """The writer of an encoder for llama.cpp, which is found fit first."""
-    from maskwright.export.gguf import build_gguf_card, export_gguf, refuse_for_gguf
+    from maskwright.export.gguf import build_gguf_card, check_can_export, export_gguf
+    from maskwright.export.llama_cpp import refuse_for_gguf
 
+    check_can_export()
     if find_task_architecture(config) and not is_for_embeddings(source.folder):
         check_task_target(options.target, (HUGGING_FACE, ONNX, WEB))
     loaded, origin = load_sentence_encoder(source.folder, "a GGUF file"), read_origin(source)
