@@ -17,7 +17,10 @@ REPOSITORY = "someone/texts"
 
 
 class HubFiles(ThreadingHTTPServer):
-    """One dataset's files; `faults` are what the next requests for contents meet: "500" or "cut"."""
+    """The files of a dataset, or of a model of the same name.
+
+    `faults` are what the next requests for contents meet: "500" or "cut".
+    """
 
     daemon_threads = True
 
@@ -53,6 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
+        path = path.replace("/api/models/", "/api/datasets/")
         if path.startswith(f"/api/datasets/{REPOSITORY}/tree/"):
             folder = path.split("/tree/main", 1)[1].strip("/")
             names = [name for name in self.server.files if f"{name}/".startswith(f"{folder}/" if folder else "")]

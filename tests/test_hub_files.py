@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.hub_files import REPOSITORY, HubFiles, serving_hub
 
 from maskwright.errors import InputError, RunError
+from maskwright.inference.pipeline import pipeline
 from maskwright.stores import objects as stores
 from maskwright.stores import requests
 from maskwright.stores.addresses import StoreUrl
@@ -60,3 +62,18 @@ def test_a_hub_that_does_not_answer_is_told(hub: HubFiles) -> None:
     hub.server_close()
     with pytest.raises(RunError, match=r"cannot be listed, tried 4 times: .*; the same command goes on when the store"):
         stores.list_objects(StoreUrl(f"{URL}/a.txt"))
+
+
+def test_a_model_is_read_as_from_a_disk(
+    hub: HubFiles, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path))
+    folder = trained_run / "model"
+    hub.files |= {
+        file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()
+    }
+    hub.faults += ["cut"]
+    texts = ["the cat sees the green house", "a small dog"]
+    found, expected = (pipeline("embed", model, device="cpu")(texts) for model in (f"hf://{REPOSITORY}", folder))
+    assert not hub.faults
+    assert all(map(np.array_equal, found, expected))
