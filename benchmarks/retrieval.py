@@ -1,14 +1,15 @@
-"""Retrieval on the paragraphs of SQuAD: BM25, an encoder as it is, and dense, late, sparse and reranking models of it.
+"""Retrieval on published data: BM25, an encoder as it is, and dense, late, sparse and reranking models of it.
 
-Paragraphs are documents, and a question is answered by its own. Questions about the first articles are trained on,
-those about the others are asked, over the paragraphs of all. Each model is a whole `maskwright finetune` from the same
-encoder; a reranker learns from what `maskwright mine bm25` finds. Printed are nDCG@10 with its interval, bytes of the
-index for a document, queries a second of an open index, and seconds of training. With --folder runs and indexes stay
-there, and what is finished is not done again.
+In SQuAD, questions find their paragraphs; in QNLI the sentences that answer them; in SNLI, premises find what follows
+from them; in Banking77, questions those with the same intent (benchmarks/retrieval_sets.py). Each model is a whole
+`maskwright finetune` from the same encoder; a reranker learns from what `maskwright mine bm25` finds. Printed are
+nDCG@10 with its interval, bytes of the index for a document, queries a second of an open index on the CPU, and seconds
+of training on --device. With --folder runs and indexes stay there, and what is finished is not done again.
 
 `ratio` is the nDCG@10 of vectors over that of BM25. The speed of their training is that of benchmarks/contrastive.py.
 
     python benchmarks/retrieval.py --squad dev-v1.1.json --model all-MiniLM-L6-v2 --questions 2000 --max-length 96
+    python benchmarks/retrieval.py --qnli dev.tsv --snli dev.jsonl --model all-MiniLM-L6-v2 --only dense
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from retrieval_sets import READERS, spread
 
 import maskwright as mw
 from maskwright.evaluation.ranking import DEPTH, Found, measure_rankings
@@ -31,9 +33,10 @@ from maskwright.inference.search.lexical import BM25
 from maskwright.inference.search.rerank import Reranker
 
 KINDS = ("dense", "colbert", "splade")
-SHARE_TRAINED_ON = 0.8
 BATCH_SIZE = 32
 RERANK_DEPTH, NUM_NEGATIVES = 20, 2
+ENVIRONMENT = {**os.environ, "TOKENIZERS_PARALLELISM": "true"}
+"""Of commands."""
 
 
 @dataclass
@@ -50,45 +53,31 @@ def write_lines(path: Path, records: list[dict[str, str]]) -> None:
     path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
 
 
-def write_collection(squad: Path, folder: Path, num_questions: int, num_asked: int, num_paragraphs: int) -> Collection:
-    """`num_paragraphs` of each article alone."""
-    articles = json.loads(squad.read_text(encoding="utf-8"))["data"]
-    first_asked = round(SHARE_TRAINED_ON * len(articles))
-    collection = Collection(folder, folder / "pairs.jsonl")
-    documents, asked, pairs = [], [], []
-    for number, article in enumerate(articles):
-        for paragraph in article["paragraphs"][:num_paragraphs]:
-            name = f"d{len(documents)}"
-            documents.append({"_id": name, "text": paragraph["context"]})
-            for question in islice((one["question"] for one in paragraph["qas"]), 5):
-                if number < first_asked:
-                    pairs.append({"query": question, "positive": paragraph["context"]})
-                else:
-                    asked.append((name, question))
-    asked = spread(asked, num_asked)
-    queries = [{"_id": f"q{number}", "text": question} for number, (_, question) in enumerate(asked)]
-    grades = [f"q{number}\t{name}\t1" for number, (name, _) in enumerate(asked)]
+def write_collection(name: str, file: Path, folder: Path, args: argparse.Namespace) -> Collection:
+    found, collection = READERS[name](file, args.paragraphs), Collection(folder, folder / "pairs.jsonl")
+    asked = spread(found.asked, args.asked)
+    queries = [{"_id": f"q{number}", "text": question} for number, (question, _) in enumerate(asked)]
     collection.queries = [one["text"] for one in queries]
-    collection.grades = [{name: 1} for name, _ in asked]
+    collection.grades = [{f"d{place}": 1 for place in places} for _, places in asked]
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    write_lines(folder / "corpus.jsonl", documents)
-    write_lines(folder / "queries.jsonl", queries)
-    write_lines(collection.pairs, spread(pairs, num_questions))
-    (folder / "qrels" / "test.tsv").write_text(
-        "\n".join(["query-id\tcorpus-id\tscore", *grades]) + "\n", encoding="utf-8"
+    write_lines(
+        folder / "corpus.jsonl", [{"_id": f"d{number}", "text": text} for number, text in enumerate(found.documents)]
     )
+    write_lines(folder / "queries.jsonl", queries)
+    pairs = spread(found.pairs, args.questions)
+    write_lines(collection.pairs, [{"query": query, "positive": text} for query, text in pairs])
+    lines = [f"q{number}\t{name}\t1" for number, answers in enumerate(collection.grades) for name in answers]
+    (folder / "qrels" / "test.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n", encoding="utf-8"
+    )
+    print(f"{name}: {len(found.documents):,} documents, {len(pairs):,} pairs, {len(asked):,} questions", flush=True)
     return collection
-
-
-def spread(values: list[Any], most: int) -> list[Any]:
-    """Some of all articles: questions about one paragraph are answered alike, right or wrong."""
-    return [values[number * len(values) // most] for number in range(most)] if most < len(values) else values
 
 
 def run(*words: Any) -> str:
     """One command of ours; its standard output."""
     command = [sys.executable, "-m", "maskwright", *map(str, words)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=ENVIRONMENT)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -118,6 +107,7 @@ def measure(
     ndcg = measure_rankings(ranked, collection.grades)[0].summarise("all", "all")
     sizes = [one.stat().st_size for one in folder.rglob("*.np[yz]") if one.name != "offsets.npy"]
     return {
+        "set": collection.folder.name,
         "system": name,
         "ndcg@10": ndcg.mean,
         "interval": f"{ndcg.low:.3f} to {ndcg.high:.3f}",
@@ -130,8 +120,8 @@ def read_seconds(run_folder: Path) -> float:
     return float(json.loads((run_folder / "final.json").read_text(encoding="utf-8"))["seconds"])
 
 
-def compare(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    collection = write_collection(args.squad, folder / "squad", args.questions, args.asked, args.paragraphs)
+def compare(name: str, file: Path, folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+    collection = write_collection(name, file, folder / name, args)
     rows = [measure("BM25", BM25, collection, folder / "index-bm25")]
     rows.append(measure("dense, as it is", args.model, collection, folder / "index-as-is"))
     for kind in KINDS:
@@ -145,7 +135,7 @@ def compare(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
         hard, out = folder / "hard.jsonl", folder / "run-rerank"
         if not hard.is_file():
             run("mine", "bm25", collection.pairs, "--num-negatives", NUM_NEGATIVES, "--out", hard)
-        train(args.model, hard, out, args, "rerank", "--num-negatives", str(NUM_NEGATIVES))
+        train(args.model, hard, out, args, "rerank")
         row = measure(f"BM25, {RERANK_DEPTH} reranked", BM25, collection, folder / "index-bm25", out)
         rows.append(row | {"training s": read_seconds(out)})
     return rows
@@ -153,7 +143,8 @@ def compare(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--squad", type=Path, required=True, help="questions in SQuAD's layout")
+    for name in READERS:
+        parser.add_argument(f"--{name}", type=Path, help="the file as published")
     parser.add_argument("--model", required=True, help="the encoder")
     parser.add_argument("--questions", type=int, default=2_000, help="that are trained on")
     parser.add_argument("--asked", type=int, default=500, help="questions that are asked")
@@ -164,11 +155,17 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where runs and indexes are kept")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    given = {name: getattr(args, name) for name in READERS if getattr(args, name) is not None}
+    if not given:
+        parser.error(f"give one of --{', --'.join(READERS)}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    with tempfile.TemporaryDirectory() as name:
-        rows = compare(args.folder or Path(name), args)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # searches are measured on the CPU; training sees all devices
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, file in given.items():
+            rows += compare(name, file, (args.folder or Path(temporary)) / name, args)
     print_rows(rows)
-    figures = {row["system"]: row["ndcg@10"] for row in rows}
+    figures = {row["system"]: row["ndcg@10"] for row in reversed(rows)}
     ratio = figures.get("dense", figures["dense, as it is"]) / figures["BM25"]
     if args.json is not None:
         args.json.write_text(json.dumps({"rows": rows, "ratio": ratio}, indent=2) + "\n", encoding="utf-8")
@@ -182,7 +179,7 @@ def format_figure(figure: float | None) -> str:
 
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
-    names = ("system", "ndcg@10", "interval", "bytes", "queries/s", "training s")
+    names = ("set", "system", "ndcg@10", "interval", "bytes", "queries/s", "training s")
     print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
     for row in rows:
         cells = [row.get(name) for name in names]

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from clients.comparing import TOLERANCES, DifferenceError, compare
-from clients.environments import NODE, prepare
+from clients.environments import LLAMA, NODE, NODE_ENVIRONMENTS, prepare
 from clients.models import make_models
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -41,6 +41,7 @@ CLIENTS = [
     Client("optimum-onnx", "older", "theirs_optimum.py"),
     Client("fastembed", "fastembed", "theirs_fastembed.py"),
     Client("Transformers.js", NODE, "theirs_transformers_js.mjs"),
+    Client("llama.cpp", LLAMA, "theirs_llama_cpp.mjs"),
     Client("Flair", "flair", "theirs_flair.py"),
     Client("spacy-transformers", "spacy", "theirs_spacy_transformers.py"),
     Client("spacy-curated-transformers", "curated", "theirs_spacy_curated.py"),
@@ -102,8 +103,8 @@ def open_all(client: Client, work: Path, answers: Path, models: dict[str, dict])
         yield Line(client.name, "", "", "", None, f"cannot be installed: {error}")
         return
     words = [str(interpreter), str(PROGRAMS / client.program), str(answers.resolve())]
-    if client.environment == NODE:
-        words.append(str((work / "environments" / NODE).resolve()))
+    if client.environment in NODE_ENVIRONMENTS:
+        words.append(str((work / "environments" / client.environment).resolve()))
     log = work / f"{client.name.replace(' ', '-')}.log"
     with log.open("w", encoding="utf-8") as errors:
         done = subprocess.run(

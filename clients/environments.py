@@ -6,9 +6,17 @@ torch is installed once, in the environment `base`, and lent to the others by a 
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
+
+
+def _name_machine() -> str:
+    """As npm names it."""
+    system = {"darwin": "mac-arm64-metal" if platform.machine() == "arm64" else "mac-x64"}.get(sys.platform)
+    return system or ("linux-arm64" if platform.machine() == "aarch64" else "linux-x64")
+
 
 BASE = "base"
 ENVIRONMENTS = {
@@ -22,15 +30,21 @@ ENVIRONMENTS = {
     "setfit": ["setfit", "transformers<5"],
 }
 NODE = "node"
-NODE_PACKAGES = ["@huggingface/transformers@4.3.1"]
+LLAMA = "llama"
+NODE_ENVIRONMENTS = {
+    NODE: ["@huggingface/transformers@4.3.1"],
+    # llama.cpp as it is built for this machine; the optional ones are for GPUs.
+    LLAMA: ["--omit=optional", "node-llama-cpp@3.22.1", f"@node-llama-cpp/{_name_machine()}@3.22.1"],
+}
+"""Of npm, in the same way."""
 _DONE = "installed.txt"
 
 
 def prepare(name: str, folder: Path) -> Path:
     """The interpreter of an environment, which is made unless it is there with the same requirements."""
     place = folder / name
-    if name == NODE:
-        return _prepare_node(place)
+    if name in NODE_ENVIRONMENTS:
+        return _prepare_node(place, NODE_ENVIRONMENTS[name])
     python = place / "bin/python"
     wanted = "\n".join(ENVIRONMENTS[name])
     if _is_done(place, wanted):
@@ -48,13 +62,13 @@ def prepare(name: str, folder: Path) -> Path:
     return python
 
 
-def _prepare_node(place: Path) -> Path:
-    wanted = "\n".join(NODE_PACKAGES)
+def _prepare_node(place: Path, packages: list[str]) -> Path:
+    wanted = "\n".join(packages)
     if not _is_done(place, wanted):
         place.mkdir(parents=True, exist_ok=True)
         quiet = ("--no-audit", "--no-fund", "--loglevel=error")
         # Scripts of packages are left out: that of onnxruntime-node gets CUDA from another host.
-        _run("npm", "install", "--prefix", str(place), "--ignore-scripts", *quiet, *NODE_PACKAGES)
+        _run("npm", "install", "--prefix", str(place), "--ignore-scripts", *quiet, *packages)
         (place / _DONE).write_text(wanted, encoding="utf-8")
     return Path("node")
 

@@ -15,11 +15,9 @@ import torch
 from journeys.files import NAMES, read_builtin, write_corpora, write_tasks
 
 import maskwright
-from maskwright.inference.late import open_late
 from maskwright.inference.loading import load_text_encoder
 from maskwright.inference.pipeline import pipeline
 from maskwright.inference.search.rerank import Reranker
-from maskwright.inference.sparse import open_sparse
 from maskwright.models.roberta import XLMRoBERTa
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.sentence_export import build_embed
@@ -32,6 +30,7 @@ ENCODERS = {
         "model.family": "modernbert",
         "tokenizer.type": "byte_level_bpe",
         "model.local_attention": 16,
+        "tokenizer.lowercase": False,  # which llama.cpp cannot do before a byte-level BPE
     },
     "xlm": {
         "preset": "domain_adaptation",
@@ -76,6 +75,18 @@ TEXTS = [
 LONG = " ".join(["Return a dictionary of the names and a list of the files."] * 30)
 """More tokens than the models take: programs have to cut it."""
 PAIRS = [("The list holds names.", "Return a list."), ("It opens the file.", "The file does not exist.")]
+HARD = [
+    "Ünïcödé naïve façade, œuvre, Straße",
+    "İstanbul, Ελληνικά, Привет!",
+    "don't,  isn't -- \t tabs\nand lines",
+    "3.14, 1,000,000 (100%) #tag @name a_b C++ ~x $5 `code`",
+    "日本語の文。中文字符。",
+    "العربية עברית",
+    "🙂 — “quotes” … ½ € © zero\u200bwidth",
+    "word",
+]
+"""Texts that tokenizers of other programs might split otherwise. Korean and the vowel signs of Indian scripts are not
+among them: where a tokenizer strips accents, llama.cpp drops parts of their letters too (docs/clients.md)."""
 QUESTIONS = [
     ("Where is the name?", "The function returns a list of the names in the module."),
     ("What is raised?", "If the file does not exist, an error is raised by the function."),
@@ -121,6 +132,15 @@ def ask_vectors(folder: Path) -> list[Any]:
     return build_embed(loaded)([row if len(row) <= room else [*row[: room - 1], row[-1]] for row in rows]).tolist()
 
 
+def ask_hard(folder: Path) -> dict[str, Any]:
+    """Ids and vectors of texts in other scripts, with accents and signs."""
+    loaded = load_text_encoder(folder)
+    ids = [loaded.tokenizer.encode(text) for text in HARD]
+    room = loaded.settings.max_length or MAX_LENGTH
+    assert max(map(len, ids)) <= room
+    return {"hard": HARD, "hard_ids": ids, "hard_vectors": build_embed(loaded)(ids).tolist(), "room": room}
+
+
 @torch.no_grad()
 def average_inner_states(folder: Path) -> list[Any]:
     """The mean hidden state of the tokens between those around a text."""
@@ -136,14 +156,14 @@ def ask_reranker(folder: Path) -> list[Any]:
 
 def ask_sparse(folder: Path) -> list[Any]:
     """Weights of documents, by the numbers of their tokens."""
-    answers = open_sparse(folder, "fp32")["document"](TEXTS)
+    answers = pipeline("embed", folder, **EXACT)(TEXTS)
     vocab_size = load_tokenizer(folder).vocab_size
     return [np.bincount(one.tokens, one.weights, vocab_size).tolist() for one in answers]
 
 
 def ask_late(folder: Path) -> list[Any]:
     """The vectors of documents' tokens, one after another."""
-    return [vectors.ravel().tolist() for vectors in open_late(folder, "fp32")["document"](TEXTS)]
+    return [vectors.ravel().tolist() for vectors in pipeline("embed", folder, **EXACT)(TEXTS)]
 
 
 KINDS = {
@@ -228,9 +248,11 @@ def _make(encoder: str, kind: str) -> dict[str, Any]:
     exports = {to: Path("exports") / f"{encoder}-{kind}-{to}" for to in ("hf", "onnx")}
     if KINDS[kind].is_sentences:
         exports["hf"] = model  # which is a folder of sentence-transformers as it is
+    if kind == "embed" and encoder != "xlm":  # llama.cpp has no Unigram tokenizer like ours
+        exports["gguf"] = Path("exports") / f"{encoder}-{kind}-gguf"
     for to, out in exports.items():
         if not out.is_dir():
-            halves = {"int8": True, "fp16": True} if to == "onnx" else {}
+            halves = {"int8": True, "fp16": True} if to in ("onnx", "gguf") else {}
             maskwright.export(model.parent, to, out=out, text=TEXTS_FILE, **halves)
     return {
         "model": f"{encoder}-{kind}",
@@ -238,7 +260,7 @@ def _make(encoder: str, kind: str) -> dict[str, Any]:
         **{to: str(out.resolve()) for to, out in exports.items()},
         "questions": KINDS[kind].questions,
         "answers": KINDS[kind].ask(model),
-        **({"inner": average_inner_states(model)} if kind == "embed" else {}),
+        **({"inner": average_inner_states(model), **ask_hard(model)} if kind == "embed" else {}),
     }
 
 

@@ -68,6 +68,7 @@ RULES = [
     Rule(r"^(make|python -m) clients", skip="installs the programs of others"),
     Rule(r"--to web", skip="takes Transformers.js from npm; tests/serving/browser opens the page"),
     Rule(r"^python -m http.server", skip="serves until it is stopped"),
+    Rule(r"^llama-embedding ", skip="is llama.cpp's; make clients opens the file in it"),
     Rule(
         r"^(maskwright( [a-z-]+){1,2}|python benchmarks/(learn|downstream)\.py)$", inline=True, skip="only named there"
     ),
@@ -174,6 +175,7 @@ RULES = [
         page="docs/python.md",
         replace={r"(train|dev)\.csv": r"\1.tsv", 'column="text"': 'column="sentence"'},
     ),
+    Rule(r"import mteb", skip="downloads data; tests/runs/test_mteb_model.py has a local task"),
     Rule(r"import lightning", packages=("lightning",)),
     Rule(r"import sklearn|from sklearn", packages=("sklearn",)),
     Rule(r"TrainingArguments\(", packages=("accelerate",)),

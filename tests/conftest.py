@@ -26,7 +26,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from tests.object_store import ObjectStore
 
-    from maskwright.stores import StoreUrl
+    from maskwright.stores.addresses import StoreUrl
     from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 _SUBJECTS = ["the cat", "a small dog", "my old teacher", "every student", "the quiet river", "one red bird"]
@@ -44,6 +44,7 @@ _STARTING_PROCESSES = (
     "tests/faults/",
     "tests/cli/test_predict_resume.py",
     "tests/serving/test_serve_command.py",
+    "tests/tasks/test_retrieval_processes.py",
     "tests/tasks/test_similarity_loss.py",
 )
 
@@ -369,6 +370,6 @@ def url(object_store: ObjectStore, request: pytest.FixtureRequest) -> StoreUrl:
     """An address in it that no other test uses."""
     from tests.object_store import BUCKET
 
-    from maskwright.stores import StoreUrl
+    from maskwright.stores.addresses import StoreUrl
 
     return StoreUrl(f"s3://{BUCKET}/{request.node.originalname}-{abs(hash(request.node.nodeid))}")

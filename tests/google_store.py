@@ -44,7 +44,7 @@ class GoogleStore:
 @contextmanager
 def serving_google(patch: pytest.MonkeyPatch) -> Iterator[GoogleStore]:
     """A store with one empty bucket, which the environment points to; pauses between attempts are short."""
-    from maskwright import stores
+    from maskwright.stores import requests
 
     pytest.importorskip("gcp_storage_emulator", reason="the server of the tests is gcp-storage-emulator (extra dev)")
     server = subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
@@ -52,11 +52,11 @@ def serving_google(patch: pytest.MonkeyPatch) -> Iterator[GoogleStore]:
         assert server.stdout is not None
         store = GoogleStore(int(server.stdout.readline()))
         patch.setenv("STORAGE_EMULATOR_HOST", store.endpoint)
-        patch.setattr(stores, "FIRST_PAUSE_S", 0.001)
-        stores._build_system.cache_clear()
+        patch.setattr(requests, "FIRST_PAUSE_S", 0.001)
+        requests._build_system.cache_clear()
         yield store
     finally:
-        stores._build_system.cache_clear()
+        requests._build_system.cache_clear()
         server.kill()
         server.wait()
 

@@ -17,7 +17,10 @@ REPOSITORY = "someone/texts"
 
 
 class HubFiles(ThreadingHTTPServer):
-    """One dataset's files; `faults` are what the next requests for contents meet: "500" or "cut"."""
+    """The files of a dataset, or of a model of the same name.
+
+    `faults` are what the next requests for contents meet: "500" or "cut".
+    """
 
     daemon_threads = True
 
@@ -53,6 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
+        path = path.replace("/api/models/", "/api/datasets/")
         if path.startswith(f"/api/datasets/{REPOSITORY}/tree/"):
             folder = path.split("/tree/main", 1)[1].strip("/")
             names = [name for name in self.server.files if f"{name}/".startswith(f"{folder}/" if folder else "")]
@@ -96,17 +100,18 @@ def serving_hub(patch: pytest.MonkeyPatch) -> Iterator[HubFiles]:
     """A hub that `hf://` leads to; pauses between attempts are short."""
     from huggingface_hub import HfFileSystem
 
-    from maskwright import stores
+    from maskwright.stores import objects, requests
 
     server = HubFiles()
     endpoint = f"http://127.0.0.1:{server.server_port}"
-    patch.setattr(stores, "FIRST_PAUSE_S", 0.001)
-    patch.setattr(stores, "_open_hub", lambda: HfFileSystem(endpoint=endpoint, skip_instance_cache=True))
-    stores._build_system.cache_clear()
-    Thread(target=server.serve_forever, daemon=True).start()
+    patch.setattr(requests, "FIRST_PAUSE_S", 0.001)
+    for module in (objects, requests):
+        patch.setattr(module, "open_hub", lambda: HfFileSystem(endpoint=endpoint, skip_instance_cache=True))
+    requests._build_system.cache_clear()
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield server
     finally:
-        stores._build_system.cache_clear()
+        requests._build_system.cache_clear()
         server.shutdown()
         server.server_close()

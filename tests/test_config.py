@@ -233,8 +233,13 @@ def _attributes_read() -> set[tuple[str, str]]:
         if path.name != "config.py" and path.parent.name != "sections":
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                    found.add((ast.unparse(node.value), node.attr))
+                    found.add((_last_name(node.value), node.attr))
     return found
+
+
+def _last_name(value: ast.expr) -> str:
+    """What a name, or a chain of attributes, ends with; nothing for other expressions."""
+    return value.id if isinstance(value, ast.Name) else value.attr if isinstance(value, ast.Attribute) else ""
 
 
 def _settings_read(section: str) -> set[str]:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from tests.google_store import BUCKET, GoogleStore, serving_google
 
-from maskwright import stores
+from maskwright.config import build_config
 from maskwright.errors import InputError
-from maskwright.stores import StoreUrl
+from maskwright.runs.callbacks import PeriodicCheckpoints
+from maskwright.runs.prepare import prepare
+from maskwright.runs.prepare_tasks import PrepareOptions
+from maskwright.runs.pretrain import pretrain
+from maskwright.sections.data import build_sources
+from maskwright.stores import objects as stores
+from maskwright.stores import requests
+from maskwright.stores.addresses import StoreUrl
 from maskwright.text.sources import fingerprint, read_sources
+from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +54,7 @@ def test_reading_goes_on_at_its_place_after_a_failure(google: GoogleStore, url: 
     assert stores.read_object(url) == content
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize("method", [pytest.param("POST", marks=pytest.mark.slow), "PUT"])
 def test_an_upload_that_fails_is_done_again(google: GoogleStore, url: StoreUrl, tmp_path: Path, method: str) -> None:
     (tmp_path / "file").write_bytes(content := np.random.default_rng(0).bytes(300_000))
     google.fail(method, ["500"])
@@ -85,9 +96,55 @@ def test_missing_credentials_are_told_at_once(
 ) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
-    stores._build_system.cache_clear()
+    requests._build_system.cache_clear()
     try:
         with pytest.raises(InputError, match=r"cannot be listed: .*access token.*; check the address, and the cred"):
             stores.list_objects(StoreUrl(f"gs://{BUCKET}/a"))
     finally:
-        stores._build_system.cache_clear()
+        requests._build_system.cache_clear()
+
+
+class KilledError(BaseException):
+    """As final as a kill: no handler of ours catches it."""
+
+
+@pytest.mark.slow
+def test_training_on_stored_shards_goes_on_bit_equal_after_a_kill(
+    google: GoogleStore,
+    url: StoreUrl,
+    tiny_values: dict[str, Any],
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path / "cache"))
+    shards, options = tmp_path / "shards", PrepareOptions(validation_share=0.2, part_chars=500)
+    prepare(build_sources(tiny_values["data"]["train"]), tokenizer, shards, options, num_workers=1)
+    for file in shards.rglob("*"):
+        if file.is_file():
+            stores.upload_file(file, url / file.relative_to(shards).as_posix())
+    changes = {"precision": "fp32", "batch_tokens": 96, "max_steps": 9, "checkpoint_every_steps": 2}
+    tiny_values["training"] |= changes
+
+    def train(source: object, name: str) -> bytes:
+        tiny_values["run"]["name"], tiny_values["data"]["train"] = name, str(source)
+        folder = pretrain(build_config(tiny_values), console=Console(quiet=True)).folder
+        return (folder.model / "model.safetensors").read_bytes()
+
+    def die(self: PeriodicCheckpoints, step: int) -> None:
+        end_step(self, step)
+        if step == 4:
+            self.trainer.finish_writing()
+            raise KilledError
+
+    expected, end_step = train(shards, "disk"), PeriodicCheckpoints.on_step_end
+    google.fail("GET", ["500", "cut", "500"])
+    with monkeypatch.context() as patch:
+        patch.setattr(PeriodicCheckpoints, "on_step_end", die)
+        with pytest.raises(KilledError):
+            train(url, "store")
+    assert google.list_faults() == []
+    shutil.rmtree(tmp_path / "cache")  # as on another machine
+    google.fail("GET", ["500", "cut", "500"])
+    assert train(url, "store") == expected
+    assert google.list_faults() == []

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.hub_files import REPOSITORY, HubFiles, serving_hub
 
-from maskwright import stores
 from maskwright.errors import InputError, RunError
-from maskwright.stores import StoreUrl
+from maskwright.inference.pipeline import pipeline
+from maskwright.stores import objects as stores
+from maskwright.stores import requests
+from maskwright.stores.addresses import StoreUrl
 from maskwright.text.sources import fingerprint, read_sources
 
 URL = f"hf://datasets/{REPOSITORY}"
@@ -43,7 +46,7 @@ def test_the_fingerprint_is_the_content(hub: HubFiles) -> None:
     before = fingerprint(f"{URL}/a.txt")
     assert before[0]["size"] == len(FILES["a.txt"])
     hub.files["a.txt"] = b"other"
-    stores._build_system.cache_clear()
+    requests._build_system.cache_clear()
     assert fingerprint(f"{URL}/a.txt") != before
 
 
@@ -59,3 +62,18 @@ def test_a_hub_that_does_not_answer_is_told(hub: HubFiles) -> None:
     hub.server_close()
     with pytest.raises(RunError, match=r"cannot be listed, tried 4 times: .*; the same command goes on when the store"):
         stores.list_objects(StoreUrl(f"{URL}/a.txt"))
+
+
+def test_a_model_is_read_as_from_a_disk(
+    hub: HubFiles, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path))
+    folder = trained_run / "model"
+    hub.files |= {
+        file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()
+    }
+    hub.faults += ["cut"]
+    texts = ["the cat sees the green house", "a small dog"]
+    found, expected = (pipeline("embed", model, device="cpu")(texts) for model in (f"hf://{REPOSITORY}", folder))
+    assert not hub.faults
+    assert all(map(np.array_equal, found, expected))

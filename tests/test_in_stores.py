@@ -13,14 +13,14 @@ import pytest
 from pyarrow import parquet
 from tests.object_store import ObjectStore
 
-from maskwright import stores
 from maskwright.data.loader import PackedLoader
 from maskwright.data.shards import PreparedShards, find_prepared
 from maskwright.errors import InputError
 from maskwright.runs.prepare import prepare
 from maskwright.runs.prepare_tasks import PrepareOptions
 from maskwright.sections.data import build_sources
-from maskwright.stores import StoreUrl
+from maskwright.stores import objects as stores
+from maskwright.stores.addresses import StoreUrl
 from maskwright.text.sources import fingerprint, read_sources
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 

@@ -1,7 +1,9 @@
 """Every documented command is run by `make journeys` or has a reason why not, and finds its files there."""
 
+import functools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,12 @@ def documented() -> list[Documented]:
 
 
 @pytest.fixture(scope="module")
+def plan(documented) -> Callable[[str], list[Journey]]:
+    """That of a device, made once for all tests: nothing in it is changed."""
+    return functools.cache(lambda device: build_plan(documented, device, seconds=1))
+
+
+@pytest.fixture(scope="module")
 def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Those of the built-in corpus, of which there is little here."""
     sentence = "The list of page {} holds a tuple, and the function returns a dictionary of what it found there."
@@ -39,17 +47,17 @@ def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_everything_documented_is_run_or_has_a_reason(documented, device):
-    journeys = build_plan(documented, device, seconds=1)
+def test_everything_documented_is_run_or_has_a_reason(documented, plan, device):
+    journeys = plan(device)
     places = sorted(place for journey in journeys for place in journey.places if place != "made for others")
     assert places == sorted(one.place for one in documented)
     assert len([one for one in journeys if not one.skip]) > 100
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_what_a_command_reads_is_there(documented, small_files, device):
+def test_what_a_command_reads_is_there(plan, small_files, device):
     written = {str(path.relative_to(small_files)) for path in small_files.rglob("*") if path.is_file()}
-    for journey in build_plan(documented, device, seconds=1):
+    for journey in plan(device):
         if journey.skip:
             continue
         whole = "\n".join([*journey.before, journey.text, journey.settings])
@@ -60,15 +68,15 @@ def test_what_a_command_reads_is_there(documented, small_files, device):
             assert is_there or (ROOT / name).is_file(), f"{journey.places}: nothing makes {name} (journeys/files.py)"
 
 
-def test_no_rule_is_stale(documented):
-    applied = [rule for device in DEVICES for one in build_plan(documented, device, seconds=1) for rule in one.rules]
+def test_no_rule_is_stale(plan):
+    applied = [rule for device in DEVICES for one in plan(device) for rule in one.rules]
     assert [rule.pattern for rule in RULES if rule not in applied] == []
 
 
-def test_what_others_need_is_made_before_them(documented):
+def test_what_others_need_is_made_before_them(plan):
     used = set()
     for device in DEVICES:
-        journeys = build_plan(documented, device, seconds=1)
+        journeys = plan(device)
         places = {journey.key: place for place, journey in enumerate(journeys)}
         for journey in journeys:
             used.update(journey.needs)
@@ -149,8 +157,8 @@ def test_a_small_budget_is_too_short_to_learn(documented):
     assert list_learning(seconds=14) == []
 
 
-def test_a_selection_has_all_that_it_needs(documented):
-    chosen = [journey.text for journey in select(build_plan(documented, "cpu", seconds=1), "predict ner runs/wnut")]
+def test_a_selection_has_all_that_it_needs(plan):
+    chosen = [journey.text for journey in select(plan("cpu"), "predict ner runs/wnut")]
     assert chosen[-1].startswith("maskwright predict ner runs/wnut")
     assert chosen[0].startswith("maskwright train data.train=corpus.txt run.name=mine")
     assert chosen[1].startswith("maskwright finetune ner")

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from tests.object_store import SILENCE_S, ObjectStore
 
-from maskwright import stores
 from maskwright.errors import InputError, RunError
-from maskwright.stores import StoreUrl
+from maskwright.stores import objects as stores
+from maskwright.stores import requests
+from maskwright.stores.addresses import StoreUrl, find_place, parse_url
 
 
 def _random_bytes(size: int) -> bytes:
@@ -54,7 +55,7 @@ def test_an_upload_that_the_server_leaves_without_an_answer_is_tried_again(
 def test_a_server_that_stays_silent_is_told_in_one_sentence_after_a_bounded_time(
     object_store: ObjectStore, url: StoreUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores._retry, "__defaults__", (2,))
+    monkeypatch.setattr(requests.retry, "__defaults__", (2,))
     monkeypatch.setattr(object_store.faults, "only", "POST")
     monkeypatch.setattr(object_store.faults, "waiting", ["silence"] * 9)
     begun_s = time.monotonic()
@@ -98,7 +99,7 @@ def test_a_server_that_comes_back_in_time_costs_nothing(object_store: ObjectStor
                 object_store.start()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stores.time, "sleep", come_back)
+            patch.setattr(requests.time, "sleep", come_back)
             assert file.read() == b"content"
     assert len(pauses) >= 3
 
@@ -159,7 +160,7 @@ def test_nothing_is_found_where_nothing_is(url: StoreUrl) -> None:
 )
 def test_addresses_that_cannot_be_used_are_refused_without_their_secrets(text: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason) as found:
-        stores.parse_url(text)
+        parse_url(text)
     assert "secret@" not in str(found.value)
     assert "=secret" not in str(found.value)
 
@@ -178,8 +179,8 @@ def test_names_that_lead_out_of_a_folder_are_left_out(monkeypatch: pytest.Monkey
 
 
 def test_file_urls_are_paths(tmp_path: Path) -> None:
-    assert stores.find_place(f"file://{tmp_path}/a%20b.txt") == tmp_path / "a b.txt"
-    assert stores.find_place("corpus/a.txt") == Path("corpus/a.txt")
+    assert find_place(f"file://{tmp_path}/a%20b.txt") == tmp_path / "a b.txt"
+    assert find_place("corpus/a.txt") == Path("corpus/a.txt")
 
 
 def test_what_a_file_system_of_a_disk_holds_is_listed_as_in_a_store(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from maskwright.runs.estimators import TextEmbedder as TextEmbedder
     from maskwright.runs.eval.evaluate import evaluate as evaluate
     from maskwright.runs.eval.glue_report import GlueReport as GlueReport
+    from maskwright.runs.eval.mteb_model import MtebModel as MtebModel
+    from maskwright.runs.eval.mteb_model import open_mteb as open_mteb
     from maskwright.runs.eval.report import Report as Report
     from maskwright.runs.fill import fill as fill
     from maskwright.runs.fill import generate as generate
@@ -170,6 +172,7 @@ _HOMES = {
     "ModelMemory": "maskwright.catalogue.table",
     "ModernBERT": "maskwright.models.modernbert",
     "ModernBertConfig": "maskwright.models.modernbert",
+    "MtebModel": "maskwright.runs.eval.mteb_model",
     "NLPHead": "maskwright.tasks.nlp_heads",
     "NLPTaskConfig": "maskwright.tasks.nlp_heads",
     "NLPTaskType": "maskwright.tasks.nlp_heads",
@@ -233,6 +236,7 @@ _HOMES = {
     "load_tokenizer": "maskwright.text.tokenizer.tokenizer",
     "mask_text": "maskwright.inference.fill_mask",
     "measure_memory": "maskwright.runs.memory",
+    "open_mteb": "maskwright.runs.eval.mteb_model",
     "optimizer_builder": "maskwright.training.optim.builders",
     "pipeline": "maskwright.inference.pipeline",
     "mine": "maskwright.runs.search.mine",

@@ -29,7 +29,7 @@ from maskwright.sections.objective import (
 from maskwright.sections.synonyms import find_spellings, translate
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from maskwright.storage import dump_yaml, write_text
-from maskwright.stores import parse_store
+from maskwright.stores.addresses import parse_store
 from maskwright.untrusted import read_yaml
 
 

@@ -60,6 +60,7 @@ def _find_files() -> dict[str, Path]:
     return {path.stem: path for path in sorted(find_folder().glob("*.yaml"))}
 
 
+@cache
 def _read_header(path: Path) -> dict[str, str]:
     """`# Field: text`, each going on in comments that are further indented, up to the first line of settings."""
     header: dict[str, str] = {}

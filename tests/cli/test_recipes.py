@@ -39,6 +39,7 @@ SHAPES = {
     "multilingual": (4, 128),
     "protein_small": (3, 128),
     "diffusion": (3, 128),
+    "writer": (8, 640),
 }
 """Layers and width of the recipes that begin from random weights."""
 CONTINUING = {"classic_bert_base_512", "long_context", "domain_adaptation", "continued_pretraining"}

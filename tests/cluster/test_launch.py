@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from maskwright.cluster.jobs import Job
 from maskwright.cluster.launch import launch
 from maskwright.config import build_config, open_config
 from maskwright.errors import InputError
@@ -148,12 +150,40 @@ def test_kubernetes_gets_a_train_job(tmp_path: Path) -> None:
     assert (trainer["numNodes"], trainer["numProcPerNode"], trainer["image"]) == (2, 8, "registry/image:1")
     assert trainer["resourcesPerNode"]["limits"] == {"nvidia.com/gpu": 8}
     assert trainer["env"] == [{"name": "A", "value": "1"}]
-    override = job["spec"]["podTemplateOverrides"][0]["spec"]
+    patch = job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]
+    (nodes,) = patch["template"]["spec"]["replicatedJobs"]
+    override = nodes["template"]["spec"]["template"]["spec"]
     assert override["volumes"][0]["persistentVolumeClaim"] == {"claimName": "claim"}
     assert override["containers"][0]["volumeMounts"][0]["mountPath"] == "/runs"
     script = trainer["command"][-1]
     check_shell(script)
     assert build_config(read_embedded_config(script)) == open_config(None, SETTINGS)
+
+
+def test_kubernetes_reads_the_job_by_its_own_schema(tmp_path: Path) -> None:
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="the schema is in kubeflow-trainer-api")
+    job = yaml.safe_load(write("k8s", tmp_path, image="registry/image:1", environment={"A": "1"}, **VOLUME))
+    read = models.TrainerV1alpha1TrainJob.from_dict(job).to_dict()
+    assert {name: read[name] for name in job} == job  # it drops what it does not know
+
+
+@pytest.mark.parametrize("name", ["2024 run!", "Ünï", "a" * 49 + "--b"])
+def test_names_are_those_that_kubernetes_takes(name: str) -> None:
+    assert re.fullmatch("[a-z]([-a-z0-9]{0,48}[a-z0-9])?", Job(name, "").label)
+
+
+def test_kubernetes_changes_nothing_in_the_script(tmp_path: Path) -> None:
+    job = yaml.safe_load(write("k8s", tmp_path, image="a", setup="echo $$ $(A)", environment={"A": "1"}, **VOLUME))
+    assert "echo $$$$ $$(A)\n" in job["spec"]["trainer"]["command"][-1]
+
+
+def test_skypilot_reads_the_task_by_its_own_schema(tmp_path: Path) -> None:
+    sky = pytest.importorskip("sky", reason="the schema is in skypilot")
+    write("skypilot", tmp_path, nodes=3, accelerator="H100", image="a/b:1", environment={"A": "1"}, **VOLUME)
+    task = sky.Task.from_yaml(str(tmp_path / "job"))
+    assert (task.num_nodes, task.envs["A"]) == (3, "1")
+    (resources,) = task.resources
+    assert (resources.accelerators, resources.use_spot) == ({"H100": 8}, True)
 
 
 def test_skypilot_gets_a_task_on_spot_machines(tmp_path: Path) -> None:
@@ -213,7 +243,7 @@ def test_a_run_that_is_kept_in_a_store_needs_no_volume(tmp_path: Path) -> None:
         launch("k8s", None, [*settings, "data.train=corpus.txt"], out=tmp_path / "job", image="a")
     launch("k8s", None, [*settings, "data.train=s3://bucket/corpus"], out=tmp_path / "job", image="a")
     job = yaml.safe_load((tmp_path / "job").read_text())
-    assert "podTemplateOverrides" not in job["spec"]
+    assert "runtimePatches" not in job["spec"]
     assert "store: s3://bucket/runs" in str(job["spec"]["trainer"]["command"])
 
 
@@ -226,10 +256,19 @@ def test_another_job_is_not_overwritten(tmp_path: Path) -> None:
     assert write("slurm", tmp_path, nodes=3, overwrite=True) != first
 
 
+@pytest.mark.parametrize(("target", "program"), [("slurm", "sbatch"), ("ray", "ray")])
+def test_a_job_is_not_written_where_it_cannot_be_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Any, program: str
+) -> None:
+    put_program(tmp_path / "programs", "bash", "exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path / "programs"))
+    with pytest.raises(InputError, match=f"^there is no {program} here to submit the job with"):
+        write(target, tmp_path, submit=True)
+    assert not (tmp_path / "job").exists()
+
+
 def test_submitting_calls_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "programs"))
-    with pytest.raises(InputError, match="is written but not submitted: there is no sbatch here"):
-        write("slurm", tmp_path, submit=True)
     put_program(tmp_path / "programs", "sbatch", f'echo "$1" > {tmp_path}/submitted')
     write("slurm", tmp_path, submit=True)
     assert (tmp_path / "submitted").read_text().strip() == str(tmp_path / "job")

@@ -17,7 +17,7 @@ from maskwright.models.files.model_folder import read_shapes, read_weights
 from maskwright.models.files.tensor_parts import StoredTensors, list_part_files
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.runs.run_store import RunStore, fetch_checkpoint
-from maskwright.stores import parse_store
+from maskwright.stores.addresses import parse_store
 from maskwright.training.checkpoint_parts import prepare_parts
 from maskwright.training.checkpoints import check_whole, find_resumable, read_checkpoint
 from maskwright.training.distributed.world import World

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from fault_kinds import break_by_kill, break_by_signal, lose_a_rank
-from fault_lab import MAX_STEPS, Lab, describe_difference, last_step, read_metrics, read_result
+from fault_lab import MAX_STEPS, Lab, describe_difference, last_step, read_metrics, read_result, wait_for_step
 from prestarted import Prestarted, find_free_port
 
 from tolerances import count_terms, rounding
@@ -46,12 +46,11 @@ def wait_until_step(process: subprocess.Popen[str], run: Path, step: int) -> Non
 
 
 def test_sigterm_ends_the_command_with_143_and_it_goes_on(lab: Lab) -> None:
-    words = lab.words("asked")
-    process = start_command([], words)
-    wait_until_step(process, lab.folder / "asked", 10)
-    process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 143, said
+    child = lab.start("asked")
+    wait_for_step(child, lab.folder / "asked", 10)
+    child.send(signal.SIGTERM)
+    code, said = child.wait(60.0), child.text()
+    assert code == 143, said
     found = re.search(r"error: interrupted at step (\d+), saved as (.*); the same command goes on from there\n", said)
     assert found is not None, said
     assert Path(found.group(2)) == lab.folder / "asked" / "checkpoints" / f"step-{found.group(1)}"
@@ -152,9 +151,9 @@ def test_a_lost_process_is_named_and_one_process_goes_on(shared_lab: Lab, number
     assert trial.resumed_step
 
 
-def test_the_loss_of_the_main_process_ends_the_other(shared_lab: Lab) -> None:
-    ranks = shared_lab.start_ranks("headless")
-    while ranks[0].poll() is None and last_step(shared_lab.folder / "headless") < 5:
+def test_the_loss_of_the_main_process_ends_the_other(lab: Lab) -> None:
+    ranks = lab.start_ranks("headless")
+    while ranks[0].poll() is None and last_step(lab.folder / "headless") < 5:
         time.sleep(0.005)
     ranks[0].send(signal.SIGKILL)
     assert ranks[1].wait(20.0) == 1

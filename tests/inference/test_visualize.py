@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models
+from tokenizers import decoders, models, pre_tokenizers
 
 from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
@@ -180,3 +180,14 @@ def test_pieces_follow_the_tokenizers_decoder(decoder, tokens, expected):
     pieces = split_text(tokenizer, [5, 6, 7, 8])
     assert "".join(pieces).strip() == expected
     assert len(pieces) == 4
+
+
+def test_a_character_whose_bytes_are_several_tokens_is_whole():
+    spelled = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    dash, year = (spelled.pre_tokenize_str(text)[0][0] for text in ("–", " 1783"))  # noqa: RUF001
+    ids = {token: place for place, token in enumerate([*SPECIALS, year, *dash])}
+    tokenizer = build_tokenizer(models.WordLevel(ids, unk_token="[UNK]"), decoders.ByteLevel())
+    whole = [ids[year], *(ids[byte] for byte in dash), ids[year]]
+    assert split_text(tokenizer, whole) == [" 1783", "–", "", "", " 1783"]  # noqa: RUF001
+    partly = split_text(tokenizer, [ids[dash[0]], tokenizer.mask_token_id, ids[dash[2]]])
+    assert partly == ["\ufffd", "[MASK]", "\ufffd"]

@@ -21,6 +21,7 @@ from maskwright.models.modernbert import ModernBERT
 from maskwright.models.mpnet import MPNet
 from maskwright.models.neobert import NeoBERT
 from maskwright.objectives.distillation import (
+    RelationStateStudent,
     RelationStudent,
     SoftLabelStudent,
     Student,
@@ -148,6 +149,22 @@ def test_relations_equal_the_formulas(family: str, width: int) -> None:
     eps = torch.finfo(torch.float32).eps
     assert sums.losses[1:].tolist() == pytest.approx(expected, rel=ROW * eps, abs=num_tokens * eps)
     assert min(expected) > 0.01
+
+
+def test_hidden_states_are_a_part_beside_relations() -> None:
+    teacher = build_teacher()
+    student = build_student(RelationStateStudent, teacher=teacher)
+    relations = RelationStudent(student.encoder, V, teacher=teacher, **SETTINGS)
+    states = SoftLabelStudent(student.encoder, V, teacher=teacher, **SETTINGS)
+    for other in (relations, states):
+        other.load_state_dict(student.state_dict())
+    sums, expected, alike = (one.loss_sums(corrupt(one, pack())) for one in (student, relations, states))
+    assert torch.equal(sums.losses, torch.cat([expected.losses, alike.losses[2:]]))
+    assert torch.equal(sums.counts, torch.cat([expected.counts, alike.counts[2:]]))
+    metrics = student.compute_metrics(torch.cat([sums.losses, sums.counts, sums.figures]).tolist())
+    assert metrics["hidden_loss"] == pytest.approx(float((alike.losses[2] / alike.counts[2]).detach()))
+    with pytest.raises(InputError, match=r"16 wide, the teacher 8.*without distillation\.hidden_weight"):
+        build_student(RelationStateStudent, teacher=build_teacher(width=8))
 
 
 @pytest.mark.parametrize("kind", [SoftLabelStudent, RelationStudent])

@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving_hub() -> Iterator[HubStandIn]:
     server = HubStandIn()
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield server

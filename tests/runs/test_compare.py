@@ -39,6 +39,8 @@ def test_figures_settings_and_curves_stand_beside_each_other(runs: tuple[Path, P
     assert "stroke-0" in loss
     assert "stroke-1" in loss
     assert "a&lt;b, held-out" in loss
+    assert loss.count('class="curve held-out') == 2
+    assert loss.count('class="key points') == 2
     bars = text[text.index("Right answers") :]
     assert bars.count("<rect") >= 2
     assert "<script" not in text

@@ -127,13 +127,15 @@ def test_a_student_starts_as_the_layers_that_are_named(teacher: Path, text: Path
             assert float((tensor - theirs[source]).abs().max()) < 2 * rate, name
 
 
-def test_a_teacher_without_a_head_teaches_its_attention_alone(teacher: Path, text: Path, tmp_path: Path) -> None:
+def test_a_teacher_without_a_head_teaches_attention_and_states(teacher: Path, text: Path, tmp_path: Path) -> None:
     mw.BERT.from_pretrained(teacher).save_pretrained(tmp_path / "alone")
     mw.load_tokenizer(teacher / "model").save(tmp_path / "alone")
     with pytest.raises(InputError, match=r"encoder without a masked-language-model head.*minilm"):
         distill(tmp_path / "alone", text, tmp_path / "run")
+    settings = {"distillation.hidden_weight": 2}
     with pytest.warns(UserWarning, match="without a prediction head"):
-        run = distill(tmp_path / "alone", text, tmp_path / "run", steps=2, objective="minilm")
+        run = distill(tmp_path / "alone", text, tmp_path / "run", steps=2, objective="minilm", settings=settings)
+    assert 0 < run.figures["hidden_loss"] < 2
     assert "teacher_loss" not in run.figures
     assert run.figures["teacher_parameters"] > run.figures["parameters"]
 

@@ -31,8 +31,8 @@ def test_equal_machines_have_no_findings_to_act_on() -> None:
 @pytest.mark.parametrize(
     ("change", "area", "verdict", "text"),
     [
-        ({"code": "01d"}, "code", "problem", "two differ from the other machines (c0de)"),
-        ({"data": "01d"}, "data", "problem", "two differ from the other machines (da7a)"),
+        ({"code": "01d"}, "code", "problem", "two: 01d, which is not that of the others, c0de"),
+        ({"data": "01d"}, "data", "problem", "two: 01d, which is not that of the others, da7a"),
         ({"data": "error: no file at a.txt"}, "data", "problem", "two cannot read the data: no file at a.txt"),
         ({"device": "NVIDIA A100"}, "devices", "warning", "2 x NVIDIA H100, 1 x NVIDIA A100"),
         ({"clock_s": 105.0}, "clock", "warning", "clocks differ by up to 5.0 s"),
@@ -44,6 +44,11 @@ def test_what_differs_is_named(change: dict[str, Any], area: str, verdict: str, 
     assert finding.verdict == verdict
     assert text in finding.text
     assert finding.advice
+
+
+def test_processes_of_one_machine_are_told_apart_by_their_ranks() -> None:
+    finding = find([FACTS, replace(FACTS, rank=1, code="01d")], "code")
+    assert finding.text == "one (rank 1): 01d, which is not that of the others, c0de"
 
 
 def test_one_process_finds_its_own_facts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from maskwright.config import build_config
 from maskwright.errors import InputError
 from maskwright.runs.inputs import load_data
 from maskwright.runs.mixing import mix_sources, split_held_out
-from maskwright.runs.model import find_mask_ratio
+from maskwright.runs.objective import find_mask_ratio
 from maskwright.runs.pause import RunPaused
 from maskwright.runs.pretrain import pretrain
 

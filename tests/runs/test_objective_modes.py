@@ -21,7 +21,8 @@ from maskwright.errors import InputError
 from maskwright.inference.fill_mask import fill_mask
 from maskwright.inference.generate import generate
 from maskwright.objectives.masked_lm import CausalLanguageModel, DiffusionLanguageModel, HybridLanguageModel
-from maskwright.runs.model import choose_kind, find_causal_share, load_model
+from maskwright.runs.model import load_model
+from maskwright.runs.objective import choose_kind, find_causal_share
 from maskwright.runs.pretrain import FinishedRun, pretrain
 from maskwright.sections.objective import PhaseConfig
 from tolerances import assert_rounded, count_terms

@@ -13,6 +13,7 @@ import pytest
 
 from maskwright.errors import InputError
 from maskwright.inference import kept_answers
+from maskwright.models.files import model_folder
 from maskwright.runs import predict, predict_on_ray, ray_cluster
 
 Command = Callable[..., Any]
@@ -133,7 +134,7 @@ def test_a_cluster_gives_the_same_bytes_whoever_is_lost(
 
 
 @pytest.mark.parametrize("kind", ["embed", "fill-mask"])
-def test_the_process_that_asks_lets_go_of_the_weights(
+def test_the_process_that_asks_reads_no_weights(
     cluster: StandIn,
     command: Command,
     trained_run: Path,
@@ -142,18 +143,23 @@ def test_the_process_that_asks_lets_go_of_the_weights(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    built: list[Any] = []
-    build = predict.pipeline
-    monkeypatch.setattr(
-        predict, "pipeline", lambda *given, **options: built.append(build(*given, **options)) or built[0]
-    )
+    outlined: list[Any] = []
+    outline = predict.outline_kind
+
+    def outline_without_weights(*given: Any, **options: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(model_folder, "load_tensors", lambda path: pytest.fail(f"{path} is read"))
+            outlined.append(outline(*given, **options))
+        return outlined[0]
+
+    monkeypatch.setattr(predict, "outline_kind", outline_without_weights)
     text = source.read_text().replace(". ", " [MASK]. ").replace('."', ' [MASK]."')
     source.write_text(text)
     words = ["predict", kind, trained_run, source, "--device", "cpu", "--out", tmp_path / "out.jsonl", "--on", "ray"]
     result = command(*words)
     assert result.code == 0, result
-    (predictor,) = built
-    assert {weight.device.type for weight in predictor.kind.module.state_dict().values()} == {"meta"}
+    (asked,) = outlined
+    assert {weight.device.type for weight in asked.module.state_dict().values()} == {"meta"}
 
 
 def test_what_is_kept_of_a_broken_command_is_not_asked_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -157,11 +158,15 @@ def test_a_fine_tuned_model_is_pushed_as_its_export_with_a_card(
 ) -> None:
     result = command(*finetuning, "--push-to-hub", REPO, "--seeds", 2)
     assert result.code == 0, result.err
-    assert "the model of seed-0 is pushed, the first of 2" in result.out
+    summary = json.loads((tmp_path / "runs" / "task" / "seeds.json").read_text(encoding="utf-8"))
+    best = summary["best"]
+    assert f"the model of {best} is pushed, the best of 2 by {summary['metric']}" in result.out
     files = hub.repositories[REPO]
     assert b"text-classification" in files["README.md"]
-    assert files == read_files(tmp_path / "runs" / "task" / "seed-0-hf")
-    assert files["model.safetensors"] == (tmp_path / "runs/task/seed-0/model/model.safetensors").read_bytes()
+    assert files == read_files(tmp_path / "runs" / "task" / f"{best}-hf")
+    assert (
+        files["model.safetensors"] == (tmp_path / "runs" / "task" / best / "model" / "model.safetensors").read_bytes()
+    )
 
 
 def test_a_model_for_similarity_is_pushed_as_its_export_to_sentence_transformers(

@@ -21,7 +21,6 @@ from tests.google_store import serving_google
 from tests.object_store import ObjectStore
 
 import maskwright as mw
-from maskwright import stores
 from maskwright.config import build_config
 from maskwright.errors import InputError, RunError
 from maskwright.models.files.model_folder import resolve_folder
@@ -31,7 +30,8 @@ from maskwright.runs.doctor.settings import _check_requirements
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.pretrain import pretrain
 from maskwright.runs.run_store import RunStore, find_whole_steps
-from maskwright.stores import StoreUrl
+from maskwright.stores import objects as stores
+from maskwright.stores.addresses import StoreUrl
 from maskwright.training.checkpoints import Retention
 
 _TRAINING = {

@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 from tests.object_store import ObjectStore
 
-from maskwright import stores
 from maskwright.config import build_config
 from maskwright.errors import InputError
 from maskwright.models.files import stored_model
 from maskwright.models.files.model_folder import read_weights, resolve_folder
 from maskwright.runs.pretrain import pretrain
-from maskwright.stores import StoreUrl
+from maskwright.stores import objects as stores
+from maskwright.stores.addresses import StoreUrl
 
 Command = Callable[..., Any]
 

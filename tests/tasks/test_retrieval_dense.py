@@ -18,6 +18,7 @@ from torch import Tensor
 
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
+from maskwright.models.files.model_folder import resolve_folder
 from maskwright.runs.export import ExportOptions, export_model
 from maskwright.runs.finetune.inputs import TaskInputs, load_task_inputs
 from maskwright.tasks.config import TaskConfig
@@ -176,6 +177,40 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     retrieval_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_resumes_exactly(partial(run, make_config(retrieval_lab, epochs=3)), tmp_path, monkeypatch, dies_at=5)
+
+
+def test_the_best_seed_and_its_shorter_vectors_reach_the_export(retrieval_lab: Lab, tmp_path: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    finished = run(make_config(retrieval_lab, epochs=2, dims="16,8"), tmp_path / "seeds", num_seeds=2)
+    scores = [one["accuracy"] for one in finished.figures]
+    best = tmp_path / "seeds" / f"seed-{scores.index(max(scores))}"
+    assert finished.best_run.path == best
+    assert resolve_folder(tmp_path / "seeds") == best / "model"
+    options = ExportOptions("sentence-transformers", tmp_path / "out")
+    folder = export_model(str(tmp_path / "seeds"), options, lambda text: None)
+    assert (folder / "model.safetensors").read_bytes() == (best / "model" / "model.safetensors").read_bytes()
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    mean = sum(scores) / 2
+    assert f"{best.name} of 2 seeds, chosen as the best by accuracy" in card
+    assert f"accuracy {mean:.4f} ± " in card
+    assert "truncate_dim=8" in card
+    whole = torch.from_numpy(np.stack(pipeline("embed", folder, normalize=True)(TEXTS)))
+    for width in (16, 8):
+        theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu", truncate_dim=width)
+        vectors = theirs.encode(TEXTS, normalize_embeddings=True, convert_to_tensor=True)
+        assert_rounded(vectors, F.normalize(whole[:, :width], dim=-1), NUM_TERMS)
+
+
+def test_prefixes_have_scores_of_their_own(retrieval_lab: Lab, tmp_path: Path) -> None:
+    finished = run(make_config(retrieval_lab, epochs=2, dims="8"), tmp_path / "run")
+    documents = [one["positive"] for one in build_records(SUBJECTS[4:])]
+    queries = [one["query"] for one in build_records(SUBJECTS[4:])]
+    embed = pipeline("embed", finished.folder)
+    sides = [F.normalize(torch.from_numpy(np.stack(embed(texts)))[:, :8], dim=-1) for texts in (queries, documents)]
+    cosines = sides[0] @ sides[1].T
+    ranks = 1 + (cosines > cosines.diagonal()[:, None]).sum(1)
+    reciprocal = torch.where(ranks <= 10, 1.0 / ranks, 0.0)
+    assert finished.scores["mrr@10 of 8"] == pytest.approx(float(reciprocal.mean()), rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from maskwright.errors import InputError
-from maskwright.text import files
+from maskwright.text import streams
 from maskwright.text.corpus import ReadingReport, read_lines
 from maskwright.text.sources import read_source
 
@@ -81,18 +81,18 @@ def zstd_of_one_byte(num_blocks: int, window_log: int = 17) -> bytes:
 def test_what_grows_too_much_when_decompressed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, compression: str
 ) -> None:
-    monkeypatch.setattr(files, "FREE_BYTES", 4 << 20)
+    monkeypatch.setattr(streams, "FREE_BYTES", 4 << 20)
     num_blocks = 1 << 8  # 32 MiB
     bomb = zstd_of_one_byte(num_blocks) if compression == ".zst" else COMPRESS[compression](b"a" * (num_blocks << 17))
     path = write(tmp_path, f"a{kind}{compression}", bomb)
     message = refusal_of(path)
     assert f"{path} grows more than 500 times when it is decompressed" in message
     made = int(message.split(" refused after ")[1].split(" bytes")[0].replace(",", ""))
-    assert files.FREE_BYTES < made < 24 << 20
+    assert streams.FREE_BYTES < made < 24 << 20
 
 
 def test_a_parquet_file_that_grows_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "FREE_BYTES", 4 << 20)
+    monkeypatch.setattr(streams, "FREE_BYTES", 4 << 20)
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": ["many words " * 1000] * 1000}), path)
     assert f"{path} grows more than 500 times" in refusal_of(path)

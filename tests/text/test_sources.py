@@ -22,9 +22,10 @@ from pyarrow import parquet
 
 from maskwright.errors import InputError
 from maskwright.sections.data import SourceConfig, build_sources
-from maskwright.text import files, records, sentences
+from maskwright.text import records, sentences, streams
 from maskwright.text import sources as sources_module
 from maskwright.text.corpus import ReadingReport
+from maskwright.text.files import hash_file
 from maskwright.text.sources import fingerprint, list_files, read_pairs, read_source, read_sources
 
 SHARED_TEXT = Path(__file__).parents[2].parent / "shared" / "data" / "text"
@@ -101,7 +102,7 @@ def test_paragraphs_are_documents_when_asked_for(tmp_path: Path) -> None:
 def test_a_line_over_the_limit_is_cut_at_a_space_with_nothing_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MAX_LINE_BYTES", 2_000_000)
+    monkeypatch.setattr(streams, "MAX_LINE_BYTES", 2_000_000)
     line = "wörd " * 1_000_000
     documents = list(read_source(write(tmp_path, "a.txt", f"{line}\nend\n".encode())))
     assert len(documents) > 2
@@ -118,7 +119,7 @@ def test_a_long_text_is_cut_into_the_same_documents_in_every_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(sentences, "MAX_DOCUMENT_CHARS", 1000)
-    monkeypatch.setattr(files, "_CHUNK_BYTES", 1500)
+    monkeypatch.setattr(streams, "_CHUNK_BYTES", 1500)
     sentence = "A sentence of 漢字 words, about 3.5 or so, and 🙂 signs. "
     text = (sentence * 100).strip()
     encode = ENCODE["txt" if kind == "paragraphs" else kind]
@@ -274,7 +275,7 @@ def test_a_missing_column_is_answered_with_those_there_are(tmp_path: Path, kind:
 def test_fingerprints_change_with_a_byte_and_with_a_new_file(tmp_path: Path) -> None:
     path = write(tmp_path, "a.txt", b"one\n")
     before = fingerprint(tmp_path)
-    assert before == [{"path": path.as_posix(), "size": 4, "hash": files.hash_file(path)}]
+    assert before == [{"path": path.as_posix(), "size": 4, "hash": hash_file(path)}]
     path.write_bytes(b"two\n")
     changed = fingerprint(tmp_path)
     assert changed != before

@@ -12,12 +12,12 @@ from maskwright.terminal import echo
 
 def export(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint or a model folder, also by URL, or a hub id.")],
-    to: Annotated[str, typer.Option(help="The format: hf, sentence-transformers, onnx or web.")] = "hf",
+    to: Annotated[str, typer.Option(help="The format: hf, sentence-transformers, onnx, web or gguf.")] = "hf",
     out: Annotated[
         Path | None, typer.Option(help="The folder to write; unset: MODEL-FORMAT, such as runs/mine-hf.")
     ] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="onnx: write a quantized model as well.")] = False,
-    fp16: Annotated[bool, typer.Option("--fp16", help="onnx: write a model in half precision as well.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="onnx, gguf: write a quantized model as well.")] = False,
+    fp16: Annotated[bool, typer.Option("--fp16", help="onnx, gguf: write a model in half precision as well.")] = False,
     purpose: Annotated[
         str | None,
         typer.Option(
@@ -41,7 +41,7 @@ def export(
         typer.Option(help="web: a folder in which npm installed @huggingface/transformers; unset: it comes from npm."),
     ] = None,
 ) -> None:
-    """Export a model to Hugging Face, sentence-transformers, ONNX or a web page.
+    """Export a model to Hugging Face, sentence-transformers, ONNX, a web page or GGUF (llama.cpp).
 
     The result is read back and its outputs are compared with the model's before the folder appears. A model that the
     format cannot represent is rejected with the reason.
@@ -57,6 +57,8 @@ def export(
         maskwright export runs/mine --to onnx --for embed
 
         maskwright export runs/mine --to web
+
+        maskwright export runs/mine --to gguf --fp16
 
         maskwright export runs/mine --to hf --push-to-hub me/mine --private
     """

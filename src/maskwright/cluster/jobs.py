@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from maskwright.storage import dump_yaml
@@ -18,6 +18,8 @@ from maskwright.version import __version__
 GRACE_S = 120
 """How long before its end a job is asked to save; a run takes at most 30 s of it."""
 RENDEZVOUS_PORT = 29500
+_LABEL_LENGTH = 50
+"""Of 63, since Kubernetes adds to names."""
 _MARK = "END_OF_CONFIGURATION"
 
 
@@ -54,8 +56,10 @@ class Job:
 
     @property
     def label(self) -> str:
-        """The name as Kubernetes and SkyPilot allow it."""
-        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:50] or "maskwright"
+        """The name as Kubernetes and SkyPilot allow it: letters, digits and hyphens, of which a letter comes first."""
+        words = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+        name = words if words[:1].isalpha() else f"maskwright-{words}"
+        return name[:_LABEL_LENGTH].strip("-")
 
 
 def _write_config(job: Job) -> str:
@@ -159,7 +163,9 @@ def _format_hours(hours: float) -> str:
 
 
 def build_k8s(job: Job) -> str:
-    """A TrainJob of Kubeflow Trainer 2.1. Its runtime tells torchrun by PET_ variables where the nodes meet."""
+    """A TrainJob of Kubeflow Trainer 2.2 or newer, whose runtime tells torchrun by PET_ variables where nodes meet."""
+    # Kubernetes puts variables in place of $(NAME) in a command, and one $ in place of two.
+    job = replace(job, config=job.config.replace("$", "$$"), setup=job.setup.replace("$", "$$"))
     script = "\n".join(
         [
             "set -euo pipefail",
@@ -182,15 +188,13 @@ def build_k8s(job: Job) -> str:
     spec: dict[str, Any] = {"runtimeRef": {"name": job.runtime}, "trainer": trainer}
     if job.volume:
         name, _, path = job.volume.partition(":")
-        spec["podTemplateOverrides"] = [
-            {
-                "targetJobs": [{"name": "node"}],
-                "spec": {
-                    "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": name}}],
-                    "containers": [{"name": "node", "volumeMounts": [{"name": "runs", "mountPath": path}]}],
-                },
-            }
-        ]
+        pod = {
+            "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": name}}],
+            "containers": [{"name": "node", "volumeMounts": [{"name": "runs", "mountPath": path}]}],
+        }
+        jobs = [{"name": "node", "template": {"spec": {"template": {"spec": pod}}}}]
+        patch = {"template": {"spec": {"replicatedJobs": jobs}}}
+        spec["runtimePatches"] = [{"manager": "maskwright", "trainingRuntimeSpec": patch}]
     metadata = {"name": job.label} | ({"namespace": job.namespace} if job.namespace else {})
     return dump_yaml(
         {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}

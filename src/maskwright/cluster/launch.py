@@ -14,7 +14,7 @@ from maskwright.cluster.jobs import Job, build_k8s, build_ray, build_skypilot, b
 from maskwright.config import Config, Settings, open_config
 from maskwright.errors import InputError, RunError, check_count
 from maskwright.storage import dump_yaml, write_text
-from maskwright.stores import is_store_url
+from maskwright.stores.addresses import is_store_url
 from maskwright.suggestions import OVERWRITE
 
 Target = Literal["slurm", "ray", "k8s", "skypilot"]
@@ -27,12 +27,14 @@ class _Kind:
     submit: tuple[str, ...]
     """The command that takes the file as its last word."""
     client: str
-    """Where the command comes from."""
+    """Where its program comes from."""
+    program: str = ""
+    """What the command needs; empty: its first word."""
 
 
 _KINDS = {
     "slurm": _Kind(build_slurm, ".sbatch", ("sbatch",), "a login node of the Slurm cluster"),
-    "ray": _Kind(build_ray, ".sh", ("bash",), "bash"),
+    "ray": _Kind(build_ray, ".sh", ("bash",), "pip install 'ray[default]'", "ray"),
     "k8s": _Kind(build_k8s, ".yaml", ("kubectl", "apply", "-f"), "kubectl"),
     "skypilot": _Kind(build_skypilot, ".yaml", ("sky", "jobs", "launch", "--yes"), "pip install skypilot"),
 }
@@ -94,6 +96,8 @@ def launch(
         **given,
     )
     _check_places(target, settled, job)
+    if submit:
+        _check_client(kind)
     file = Path(out or f"{settled.run.name}-{target}{kind.suffix}")
     text = kind.build(job)
     if file.exists() and not overwrite and file.read_text(encoding="utf-8") != text:
@@ -147,12 +151,16 @@ def _is_in_volume(place: str, path: str) -> bool:
     return bool(path) and Path(place).is_relative_to(path)
 
 
-def _submit(kind: _Kind, file: Path) -> None:
-    program = kind.submit[0]
+def _check_client(kind: _Kind) -> None:
+    program = kind.program or kind.submit[0]
     if shutil.which(program) is None:
         raise InputError(
-            f"{file} is written but not submitted: there is no {program} here; it comes with {kind.client}"
+            f"there is no {program} here to submit the job with; it comes with {kind.client}; without --submit the file"
+            " is written alone"
         )
+
+
+def _submit(kind: _Kind, file: Path) -> None:
     done = subprocess.run([*kind.submit, str(file)], check=False)  # noqa: S603 (the file was just written)
     if done.returncode:
         raise RunError(f"{' '.join(kind.submit)} {file} failed with exit code {done.returncode}; the file stays")

@@ -18,16 +18,8 @@ from pathlib import Path, PurePosixPath
 
 from maskwright.errors import InputError
 from maskwright.storage import naming, read_json, write_text
-from maskwright.stores import (
-    StoreUrl,
-    fetch_object,
-    find_cache_folder,
-    find_place,
-    list_names,
-    measure_object,
-    parse_url,
-    read_object,
-)
+from maskwright.stores.addresses import StoreUrl, find_place, parse_url
+from maskwright.stores.objects import fetch_object, find_cache_folder, list_names, measure_object, read_object
 
 STORE_FILE = "store.json"
 DEFAULT_CACHE_GB = 20.0

@@ -27,7 +27,7 @@ from maskwright.data.mirror import DEFAULT_CACHE_GB, Mirror, mirror_prepared
 from maskwright.data.store import TokenStore
 from maskwright.errors import InputError
 from maskwright.storage import read_json, read_record, restore_folder, write_text
-from maskwright.stores import is_store_url
+from maskwright.stores.addresses import is_store_url
 from maskwright.suggestions import OVERWRITE
 
 MANIFEST_FILE = "manifest.json"

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from maskwright.errors import InputError
-from maskwright.stores import Place
+from maskwright.stores.addresses import Place
 from maskwright.text.corpus import ReadingReport, decode_lines
-from maskwright.text.files import file_format, find_files, open_stream
+from maskwright.text.files import file_format, find_files
+from maskwright.text.streams import open_stream
 from maskwright.untrusted import shorten
 
 

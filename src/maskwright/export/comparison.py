@@ -63,15 +63,15 @@ class Sample:
         return {"input_ids": stack(rows, self.pad_token_id), "attention_mask": is_real}
 
 
-def choose_sample(texts: Sequence[str], tokenizer: Tokenizer, encoder: nn.Module) -> Sample:
-    """A few texts, from the shortest to the longest."""
+def choose_sample(texts: Sequence[str], tokenizer: Tokenizer, encoder: nn.Module, longest: int = _LONGEST) -> Sample:
+    """A few texts, from the shortest to the longest, cut to `longest` tokens."""
     by_length = sorted((text for text in texts if text.strip()), key=len)
     if not by_length:
         raise InputError("there is no text to compare the exported model on; give files with text as --text")
     last = len(by_length) - 1
     places = sorted({round(number * last / (_NUM_TEXTS - 1)) for number in range(_NUM_TEXTS)})
     chosen = [by_length[place] for place in places]
-    max_length = min(find_max_length(encoder) or _LONGEST, _LONGEST)
+    max_length = min(find_max_length(encoder) or _LONGEST, _LONGEST, longest)
     rows = [_cut(tokenizer.encode(text), max_length) for text in chosen]
     return Sample(chosen, rows, max_length, tokenizer.pad_token_id)
 

@@ -27,11 +27,12 @@ _LENGTH = "model_max_length"
 def check_layout(folder: Path, target: str) -> None:
     """Refuse a folder that lacks a file or a name that its readers look for."""
     model = folder / "model" if target == "web" else folder
-    missing = [name for name in _list_files(model, target) if not (model / name).is_file()]
+    names = ["model.gguf"] if target == "gguf" else _list_files(model, target)
+    missing = [name for name in names if not (model / name).is_file()]
     missing += [name for name in (CARD_FILE, *(_PAGE if target == "web" else ())) if not (folder / name).is_file()]
     if target in ("hf", "sentence-transformers") and not any((model / name).is_file() for name in _WEIGHTS):
         missing.append(_WEIGHTS[0])
-    missing += [] if missing else _list_missing_names(model)
+    missing += [] if missing or target == "gguf" else _list_missing_names(model)
     if missing:
         raise RunError(f"the export lacks {', '.join(missing)}, which programs look for; nothing was written")
 

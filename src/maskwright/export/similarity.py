@@ -12,7 +12,7 @@ import yaml
 from numpy.typing import NDArray
 from torch import Tensor
 
-from maskwright.export.card import CardOptions, escape, show_sentences
+from maskwright.export.card import CardOptions, escape, show_code, show_sentences
 from maskwright.export.comparison import (
     OWN_READER,
     Comparison,
@@ -34,6 +34,7 @@ from maskwright.export.onnx_graph import SentenceEncoder
 from maskwright.export.task_card import TaskOrigin, describe_limits, describe_task
 from maskwright.models.any_encoder import find_hidden_size, name_encoder
 from maskwright.tasks.model import TaskModel
+from maskwright.tasks.retrieval.dense import DenseRetrieval
 from maskwright.text.tokenizer.tokenizer import Tokenizer
 
 Embed = Callable[[Sequence[Sequence[int]]], NDArray[Any]]
@@ -86,6 +87,7 @@ def build_similarity_card(
     values["tags"] = ["maskwright", family.lower(), "feature-extraction"]
     num_parameters = sum(param.numel() for param in model.encoder.parameters())
     length = ", of length 1" if graph.normalizes else ""
+    shorter = _describe_prefixes(name, model)
     sections = [
         f"---\n{yaml.safe_dump(values, sort_keys=False)}---",
         f"# {escape(name)}",
@@ -93,8 +95,25 @@ def build_similarity_card(
         f" {find_hidden_size(model.encoder)} numbers (pooling: {graph.pooling}{length}), fine-tuned so that the"
         " cosine of two vectors says how alike their texts are. Made with Maskwright, for sentence-transformers.",
         f"## How to use\n\nFrom the folder that holds this one:\n\n{show_sentences(name, model.encoder)}",
+        *([shorter] if shorter else []),
         f"## Fine-tuning\n\n{facts['Fine-tuning']}",
         f"## Figures\n\n{facts['Figures']}\n\nAt export, {comparison.describe('vectors')}.",
         f"## Limits\n\n{describe_limits(model)}",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _describe_prefixes(name: str, model: TaskModel) -> str:
+    """The section about prefixes of the vectors that are vectors too; empty where there are none."""
+    dims = model.task.settings.dims if isinstance(model.task, DenseRetrieval) else ()
+    widths = [width for width in dims if width < find_hidden_size(model.encoder)]
+    if not widths:
+        return ""
+    usage = show_code(
+        f"from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer({name!r},"
+        f" truncate_dim={widths[-1]})"
+    )
+    return (
+        f"## Shorter vectors\n\nThe first {', '.join(map(str, widths))} numbers of a vector were trained to be vectors"
+        f" themselves (Matryoshka):\n\n{usage}"
+    )

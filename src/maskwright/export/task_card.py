@@ -33,6 +33,8 @@ class TaskOrigin:
     scores: Mapping[str, Any] = field(default_factory=dict)
     """Scores on held-out examples, if these are the weights of the finished run."""
     counts: Mapping[str, int] = field(default_factory=dict)
+    seeds: str = ""
+    """Which of several seeds it is, and what all of them reached."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ def _describe_scores(origin: TaskOrigin) -> str:
     rows = {name: format_figure(value) for name, value in origin.scores.items() if is_number(value)}
     if not rows:
         return "No figures on held-out examples are known for these weights."
-    return build_table(rows, ("held-out examples", "value"))
+    table = build_table(rows, ("held-out examples", "value"))
+    return f"{table}\n\n{origin.seeds}" if origin.seeds else table
 
 
 def describe_limits(model: TaskModel) -> str:

@@ -22,6 +22,10 @@ from maskwright.training.compute.device import evaluation_mode
 
 _STYLES = {"plain": "", "masked": "bold", "right": "bold green", "wrong": "bold red"}
 _COLOURS = {"masked": "#555", "right": "#18794e", "wrong": "#b42318"}
+_BROKEN = "\ufffd"
+"""What decoders give for a part of a character."""
+_MOST_TOKENS = 8
+"""A character has up to four bytes; its first and last token may hold parts of the characters beside it."""
 
 
 @dataclass(frozen=True)
@@ -144,14 +148,23 @@ def build_prediction_view(
 def split_text(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     """The readable text of ids in one piece per token; the tokenizer's own decoder says where spaces go.
 
-    Each token is decoded behind another one, because decoders treat the first token of a text in a way of its own.
+    Each token is decoded behind another one, because decoders treat the first token of a text in a way of its own. A
+    character of which several tokens hold the bytes is in the piece of the first of them; the others are empty.
     """
     before = tokenizer.decode([tokenizer.mask_token_id], skip_special_tokens=False)
-    pieces = {
-        token_id: tokenizer.decode([tokenizer.mask_token_id, token_id], skip_special_tokens=False).removeprefix(before)
-        for token_id in set(ids)
-    }
-    return [pieces[token_id] for token_id in ids]
+
+    def read(*ids: int) -> str:
+        return tokenizer.decode([tokenizer.mask_token_id, *ids], skip_special_tokens=False).removeprefix(before)
+
+    known = {token_id: read(token_id) for token_id in set(ids)}
+    pieces = [known[token_id] for token_id in ids]
+    for start in range(len(ids)):
+        if _BROKEN in pieces[start]:
+            for end in range(start + 2, min(start + _MOST_TOKENS, len(ids)) + 1):
+                if _BROKEN not in (whole := read(*ids[start:end])):
+                    pieces[start:end] = [whole, *[""] * (end - start - 1)]
+                    break
+    return pieces
 
 
 def _first_documents(batch: PackedBatch, limit: int) -> list[tuple[int, int]]:

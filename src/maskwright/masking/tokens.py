@@ -144,7 +144,7 @@ class Masker(ABC):
         self.random_token_ratio = random_token_ratio
         self.unchanged_ratio = unchanged_ratio
         self.selection = selection
-        self._is_special = torch.zeros(vocab_size, dtype=torch.bool)
+        self._is_special = torch.zeros(vocab_size, dtype=torch.bool, device="cpu")
         self._is_special[[mask_token_id, *special_token_ids]] = True
         self._drawable_ids = torch.nonzero(~self._is_special).flatten()
         if not len(self._drawable_ids):

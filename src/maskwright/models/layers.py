@@ -275,7 +275,9 @@ def outlining() -> Iterator[None]:
 
 
 def give_memory(outline: ModuleT) -> ModuleT:
-    """The module on the CPU, with weights that are not set yet."""
+    """The module on the CPU, with weights that are not set yet; under `torch.device("meta")` it stays without."""
+    if torch.get_default_device().type == "meta":
+        return outline
     with _WithoutCompiler():
         return outline.to_empty(device="cpu")
 

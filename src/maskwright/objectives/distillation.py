@@ -159,12 +159,7 @@ class SoftLabelStudent(Student):
         """`part_weights` are those of masked tokens, soft labels and hidden states."""
         super().__init__(encoder, vocab_size, teacher=teacher, part_weights=part_weights, **settings)
         arguments.check_positive(temperature=temperature)
-        widths = find_hidden_size(encoder), find_hidden_size(teacher.encoder)
-        if widths[0] != widths[1]:
-            raise InputError(
-                f"the student is {widths[0]} wide, the teacher {widths[1]}; hidden states are compared at equal widths:"
-                " choose the objective minilm, or leave out the width"
-            )
+        _check_widths(encoder, teacher)
         self.temperature = temperature
 
     def compare(
@@ -176,8 +171,22 @@ class SoftLabelStudent(Student):
             taught = self.teacher.predict(slots).float()
         divergences = compute_divergence(taught / self.temperature, logits / self.temperature)
         soft_loss = (divergences * (labels != IGNORED_LABEL)).sum() * self.temperature**2
-        cosines = F.cosine_similarity(hidden.float(), taught_hidden.float(), dim=-1)
-        return [soft_loss, ((1 - cosines) * questions.is_real).sum()]
+        return [soft_loss, _compare_states(hidden, taught_hidden, questions)]
+
+
+def _check_widths(encoder: nn.Module, teacher: MaskedLanguageModel) -> None:
+    widths = find_hidden_size(encoder), find_hidden_size(teacher.encoder)
+    if widths[0] != widths[1]:
+        raise InputError(
+            f"the student is {widths[0]} wide, the teacher {widths[1]}; hidden states are compared at equal widths:"
+            " choose the objective minilm without distillation.hidden_weight, or leave out the width"
+        )
+
+
+def _compare_states(hidden: Tensor, taught: Tensor, questions: DistillationBatch) -> Tensor:
+    """The sum over real tokens of one minus the cosine of their hidden states (B, S, D)."""
+    cosines = F.cosine_similarity(hidden.float(), taught.float(), dim=-1)
+    return ((1 - cosines) * questions.is_real).sum()
 
 
 class RelationStudent(Student):
@@ -188,8 +197,8 @@ class RelationStudent(Student):
     MiniLM's, else MiniLMv2's (Wang et al. 2021). The student may be of any width that they divide.
     """
 
-    part_names = ("query_key_loss", "value_loss")
-    asks_all = (True, True)
+    part_names: ClassVar[tuple[str, ...]] = ("query_key_loss", "value_loss")
+    asks_all: ClassVar[tuple[bool, ...]] = (True, True)
     encoder: PackedEncoder
 
     def __init__(
@@ -222,7 +231,7 @@ class RelationStudent(Student):
         own = self._split(self.encoder)
         with torch.no_grad():
             assert isinstance(self.teacher.encoder, PackedEncoder)
-            encode(self.teacher.encoder, questions.batch)
+            taught_hidden = encode(self.teacher.encoder, questions.batch)
             taught = self._split(self.teacher.encoder)
         may_see = build_attention_mask(questions.batch.document_ids)
         assert may_see is not None
@@ -231,12 +240,39 @@ class RelationStudent(Student):
         for left, right in ((0, 1), (2, 2)):
             theirs, ours = (_relate(one[left], one[right], may_see) for one in (taught, own))
             sums.append((compute_divergence(theirs, ours) * is_real).sum() / self.relation_heads)
-        return sums
+        return sums + self._compare_more(hidden, taught_hidden, questions)
+
+    def _compare_more(self, hidden: Tensor, taught: Tensor, questions: DistillationBatch) -> list[Tensor]:
+        """Parts of the loss that a subclass adds, from hidden states (B, S, D)."""
+        return []
 
     def _split(self, encoder: PackedEncoder) -> list[Tensor]:
         """Query, key and value (B, R, S, D / R) of the last layer."""
         projected = (one.transpose(1, 2).flatten(2) for one in encoder.project_last())
         return [one.unflatten(-1, (self.relation_heads, -1)).transpose(1, 2) for one in projected]
+
+
+class RelationStateStudent(RelationStudent):
+    """MiniLM's objective, and the direction of the last hidden states: what vectors of texts are made of."""
+
+    part_names = (*RelationStudent.part_names, "hidden_loss")
+    asks_all = (*RelationStudent.asks_all, True)
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        vocab_size: int | None = None,
+        *,
+        teacher: MaskedLanguageModel,
+        part_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0),
+        **settings: Any,
+    ) -> None:
+        """`part_weights` are those of masked tokens, queries with keys, values, and hidden states."""
+        super().__init__(encoder, vocab_size, teacher=teacher, part_weights=part_weights, **settings)
+        _check_widths(encoder, teacher)
+
+    def _compare_more(self, hidden: Tensor, taught: Tensor, questions: DistillationBatch) -> list[Tensor]:
+        return [_compare_states(hidden, taught, questions)]
 
 
 def _check_native(encoder: nn.Module) -> PackedEncoder:

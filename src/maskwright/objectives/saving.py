@@ -206,6 +206,8 @@ def _read_file(folder: Path, file: str, weights: State | None, normalise: Callab
     if file != WEIGHTS_FILE:
         is_there = (folder / file).is_file() or list_part_files(folder / file)
         found = dict(StoredTensors(folder / file)) if is_there else {}
+        if torch.get_default_device().type == "meta":
+            found = {name: tensor.to("meta") for name, tensor in found.items()}
     else:
         found = read_weights(folder) if weights is None else weights
     return {normalise(name): tensor for name, tensor in found.items()}

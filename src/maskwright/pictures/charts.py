@@ -35,7 +35,10 @@ class Series:
 
 
 def draw_curves(metrics: Sequence[Mapping[str, float]], panels: Panels, baselines: Mapping[str, float]) -> str:
-    """A figure for each panel of which something was logged; keys that begin with val_ are points, the others lines."""
+    """A figure for each panel of which something was logged.
+
+    Keys that begin with val_ are points on a dashed line, the others lines.
+    """
     figures = []
     for title, names in panels:
         known = [(name, points) for name in names if len(points := _collect(metrics, name))]
@@ -46,7 +49,7 @@ def draw_curves(metrics: Sequence[Mapping[str, float]], panels: Panels, baseline
 
 
 def draw_runs(runs: Mapping[str, Sequence[Mapping[str, float]]], panels: Panels) -> str:
-    """The curves of several runs over each other, each run in its colour."""
+    """The curves of several runs over each other, each run in its colour; what is held out has points and dashes."""
     figures = []
     for title, names in panels:
         series = [
@@ -152,12 +155,13 @@ def _draw_figure(title: str, series: Sequence[Series], baseline: float | None, s
         hue, is_dotted = one.hue % _NUM_HUES, one.is_dotted or len(one.points) == 1
         shown = thin_points(one.points, _MOST_DOTS if is_dotted else _MOST_POINTS)
         places = [(scale_x(x), scale_y(y)) for x, y in shown.tolist()]
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+        if len(places) > 1:
+            kind = "curve held-out" if is_dotted else "curve"
+            parts.append(f'<path class="{kind} stroke-{hue}" d="M{path}"/>')
         if is_dotted:
             parts += [f'<circle class="dot fill-{hue}" cx="{x:.1f}" cy="{y:.1f}" r="2.7"/>' for x, y in places]
-        else:
-            path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-            parts.append(f'<path class="curve stroke-{hue}" d="M{path}"/>')
-    keys = [_draw_key(one.label, one.hue) for one in series]
+    keys = [_draw_key(one.label, one.hue, one.is_dotted) for one in series]
     if baseline is not None:
         keys.append("<li>dashed: guessing by token frequency</li>")
     last = ", ".join(f"{one.label} {_write(one.points[-1, 1])}" for one in series)
@@ -183,8 +187,9 @@ def _wrap(
     )
 
 
-def _draw_key(label: str, hue: int) -> str:
-    return f'<li><span class="key ink-{hue % _NUM_HUES}"></span>{html.escape(label)}</li>'
+def _draw_key(label: str, hue: int, is_dotted: bool = False) -> str:
+    kind = "key points" if is_dotted else "key"
+    return f'<li><span class="{kind} ink-{hue % _NUM_HUES}"></span>{html.escape(label)}</li>'
 
 
 def _scale(values: Floats, room: float, start: float, stop: float) -> tuple[_Scale, tuple[float, float]]:

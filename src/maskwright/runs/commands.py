@@ -203,7 +203,7 @@ def export(
     tokenizer: Any = None,
     console: Console | None = None,
 ) -> Path:
-    """Write a model for other people's tools, `to` hf, sentence-transformers, onnx or web; the folder it wrote.
+    """Write a model for other people's tools, `to` hf, sentence-transformers, onnx, web or gguf; the folder it wrote.
 
     The `purpose` of an ONNX graph is embed or fill-mask; unset, what the model was trained for. `text` to compare on is
     sources, or records in memory with a column `text`. A model in memory needs its `tokenizer` and an `out`. The folder

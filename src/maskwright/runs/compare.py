@@ -28,7 +28,8 @@ OWN_SETTINGS = {"run.name", "run.out", "run.store"}
 def compare(runs: Sequence[str | Path], out: str | Path = "compare.html", *, overwrite: bool = False) -> Path:
     """Write a page that shows runs beside each other, finished or not; returns its path.
 
-    Curves are over each other, one colour a run; points are held-out figures. Settings that are equal are left out.
+    Curves are over each other, one colour a run; points on a dashed line are held-out figures. Settings that are equal
+    are left out.
     """
     if isinstance(runs, str | Path) or not _FEWEST <= len(runs) <= _MOST:
         found = "one" if isinstance(runs, str | Path) else str(len(runs))

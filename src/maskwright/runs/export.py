@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,8 +67,8 @@ from maskwright.version import __version__
 if TYPE_CHECKING:
     from maskwright.export.onnx_graph import ExportedModel
 
-HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX, WEB = "hf", "sentence-transformers", "onnx", "web"
-TARGETS = (HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX, WEB)
+HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX, WEB, GGUF = "hf", "sentence-transformers", "onnx", "web", "gguf"
+TARGETS = (HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX, WEB, GGUF)
 GRAPHS = (ONNX, WEB)
 MARKER_FILE = "maskwright_export.json"
 """Marks a folder as an export, with its measurements; only such a folder is ever replaced."""
@@ -95,8 +95,8 @@ class ExportOptions:
         if self.target not in TARGETS:
             raise InputError(f"there is no export to '{self.target}'{suggest(self.target, TARGETS)}")
         for word, is_given, targets in (
-            ("int8", self.int8, (ONNX,)),
-            ("fp16", self.fp16, (ONNX,)),
+            ("int8", self.int8, (ONNX, GGUF)),
+            ("fp16", self.fp16, (ONNX, GGUF)),
             ("for", self.purpose is not None, GRAPHS),
             ("transformers-js", self.transformers_js is not None, (WEB,)),
         ):
@@ -176,6 +176,8 @@ def is_exported(run: RunFolder, target: str = HUGGING_FACE) -> bool:
 
 
 def _choose_writer(name: str, config: Mapping[str, Any], source: ExportSource, options: ExportOptions) -> _Write:
+    if options.target == GGUF:
+        return _prepare_gguf(config, source, options)
     if _gives_vectors(source, options):
         return _prepare_sentences(source, options)
     if find_task_architecture(config):
@@ -187,7 +189,9 @@ def _choose_writer(name: str, config: Mapping[str, Any], source: ExportSource, o
 
 
 def _gives_vectors(source: ExportSource, options: ExportOptions) -> bool:
-    """Whether an ONNX graph is for embeddings: because it is asked for, or the model can do nothing else."""
+    """Whether an export is for embeddings: because it is asked for, or the model or the format can do nothing else."""
+    if options.target == GGUF:
+        return True
     if options.target not in GRAPHS or options.purpose is not None:
         return options.purpose == EMBEDDINGS
     return not holds_detector(source.folder) and is_for_embeddings(source.folder)
@@ -202,6 +206,39 @@ def _prepare_sentences(source: ExportSource, options: ExportOptions) -> _Write:
         place = _place_graphs(folder, options)
         figures = write_sentence_onnx(model, files, loaded, place, **options.versions, texts=texts, say=say)
         _write_onnx_card(folder, name, model, _describe_run(loaded.encoder, origin), figures, source, options)
+        return figures
+
+    return write
+
+
+def _prepare_gguf(config: Mapping[str, Any], source: ExportSource, options: ExportOptions) -> _Write:
+    """The writer of an encoder for llama.cpp, which is found fit first."""
+    from maskwright.export.gguf import build_gguf_card, export_gguf, refuse_for_gguf
+
+    if find_task_architecture(config) and not is_for_embeddings(source.folder):
+        check_task_target(options.target, (HUGGING_FACE, ONNX, WEB))
+    loaded, origin = load_sentence_encoder(source.folder, "a GGUF file"), read_origin(source)
+    refuse_for_gguf(loaded.encoder, loaded.tokenizer)
+
+    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
+        model, _ = prepare_sentence_graph(loaded, source.folder, say, "a GGUF file")
+        max_length = loaded.tokenizer.model_max_length
+        assert max_length is not None  # which has just been set
+        figures = export_gguf(
+            model,
+            loaded.tokenizer,
+            folder,
+            name,
+            **options.versions,
+            max_length=max_length,
+            texts=texts,
+            embed=lambda encoder, rows: build_embed(replace(loaded, encoder=encoder))(rows),
+            card=options.card,
+            say=say,
+        )
+        facts = _describe_run(loaded.encoder, origin)
+        write_text(folder / CARD_FILE, build_gguf_card(name, model, facts, figures, options.card))
+        copy_settings(source.run, folder)
         return figures
 
     return write

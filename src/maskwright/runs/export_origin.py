@@ -11,10 +11,12 @@ from typing import Any
 from maskwright.config import Config, load_config
 from maskwright.export.card import TRAINING_CONFIG_FILE, Origin
 from maskwright.export.task_card import TaskOrigin
+from maskwright.models.files.model_folder import SEED_NAME, SUMMARY_FILE
 from maskwright.runs.finetune.finetune import TASK_FILE
-from maskwright.runs.finetune.report import list_scores
+from maskwright.runs.finetune.report import format_score, list_scores
 from maskwright.runs.folder import RunFolder
 from maskwright.tasks.config import load_task_config
+from maskwright.untrusted import read_json_object
 
 _CHECKPOINT_DEPTH = 3
 """A checkpoint's model is RUN/checkpoints/step-N/model."""
@@ -94,7 +96,25 @@ def read_task_origin(run: RunFolder | None, is_checkpoint: bool) -> TaskOrigin:
         return TaskOrigin(settings)
     figures = run.read_final(*_COUNTS)
     counts = {label: figures[name] for name, label in _COUNTS.items()}
-    return TaskOrigin(settings, list_scores(figures), counts)
+    return TaskOrigin(settings, list_scores(figures), counts, _describe_seeds(run))
+
+
+def _describe_seeds(run: RunFolder) -> str:
+    """What the other seeds of a run say of its figures; empty for the run of a single seed."""
+    file = run.path.parent / SUMMARY_FILE
+    if not (SEED_NAME.fullmatch(run.path.name) and file.is_file()):
+        return ""
+    summary = read_json_object(file)
+    scores, num_seeds = summary.get("scores"), len(summary.get("seeds") or ())
+    if not isinstance(scores, dict) or num_seeds < 2:
+        return ""
+    means = ", ".join(f"{name} {_describe_spread(one)}" for name, one in scores.items() if isinstance(one, dict))
+    best = f", chosen as the best by {summary.get('metric')}" if summary.get("best") == run.path.name else ""
+    return f"This is {run.path.name} of {num_seeds} seeds{best}. Mean ± standard deviation over the seeds: {means}."
+
+
+def _describe_spread(values: dict[str, Any]) -> str:
+    return f"{format_score(values.get('mean'))} ± {format_score(values.get('deviation'))}"
 
 
 def copy_settings(run: RunFolder | None, folder: Path) -> None:

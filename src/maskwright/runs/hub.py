@@ -89,8 +89,8 @@ def push_adapted(adapted: Adapted, repo: str, private: bool, say: Say) -> None:
 
 
 def push_task(finished: FinishedTask, repo: str, private: bool, console: Console | None) -> None:
-    """The export of the first seed's model, with its card."""
-    run, shown = finished.runs[0], console or CleanConsole()
+    """The export of the best seed's model, with its card."""
+    run, shown = finished.best_run, console or CleanConsole()
     if not is_main_process():
         return
     if finished.trouble is not None:
@@ -100,7 +100,7 @@ def push_task(finished: FinishedTask, repo: str, private: bool, console: Console
         say_on(shown, line)
 
     if len(finished.runs) > 1:
-        say(f"the model of {run.path.name} is pushed, the first of {len(finished.runs)}")
+        say(f"the model of {run.path.name} is pushed, the best of {len(finished.runs)} by {finished.metric}")
     try:
         has_head = finished.model.task_head.output is not None
         target = HUGGING_FACE if has_head else SENTENCE_TRANSFORMERS

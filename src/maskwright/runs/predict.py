@@ -20,7 +20,7 @@ from maskwright.inference.answers import MOST_SHOWN, Answers
 from maskwright.inference.kept_answers import KeptAnswers, keep_answers
 from maskwright.inference.kinds import resolve_kind
 from maskwright.inference.outputs import VECTORS, AnswerColumns, check_output
-from maskwright.inference.pipeline import Pipeline, describe_gaps, pipeline
+from maskwright.inference.pipeline import Pipeline, describe_gaps, outline_kind, pipeline
 from maskwright.inference.precision import Compile
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.ownership import owning
@@ -125,19 +125,23 @@ def predict(
     if on is not None:
         _check_can_share(on, model, tokenizer, output)
     model_name = _describe_model(model) if output is not None else ""
-    predictor = pipeline(
-        kind,
-        model,
-        tokenizer,
-        device=device if on is None else "cpu",
-        batch_tokens=batch_tokens,
-        precision=precision if on is None else "fp32",
-        compile=compile if on is None else None,
-        **settings,
+    predictor = (
+        Pipeline(outline_kind(kind, str(model), **settings))  # the nodes have the weights
+        if on is not None
+        else pipeline(
+            kind,
+            model,
+            tokenizer,
+            device=device,
+            batch_tokens=batch_tokens,
+            precision=precision,
+            compile=compile,
+            **settings,
+        )
     )
     if output is not None:
         output.check_vectors(predictor.kind.example)
-    if on is None and predictor.precision is not None and predictor.precision.name != "fp32":
+    if predictor.precision is not None and predictor.precision.name != "fp32":
         (console or CleanConsole(stderr=True)).print(f"precision: {predictor.precision}", highlight=False)
     if predictor.compilation is not None and (compile is not None or _is_on_gpu(predictor)):
         (console or CleanConsole(stderr=True)).print(f"compile: {predictor.compilation}", highlight=False)
@@ -181,11 +185,7 @@ class _Work:
         self._num_rows = self._num_gaps = 0
 
     def share(self, on: str, model: str, settings: PredictorSettings) -> str:
-        """Have the nodes of a cluster answer; the precision that they compute in.
-
-        From here on this process has the model's shape alone: what it says of answers takes no weights.
-        """
-        self._predictor.kind.module.to("meta")
+        """Have the nodes of a cluster answer; the precision that they compute in."""
         self._nodes = RayPredictors(on, model, settings, self._say)
         facts = self._nodes.find_facts(self._asked.must_answer)
         self._is_on_gpu = facts.is_on_gpu

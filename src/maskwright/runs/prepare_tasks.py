@@ -25,7 +25,7 @@ from maskwright.runs.texts import is_held_out
 from maskwright.runs.verdicts import Verdict, Verdicts, drop_judged
 from maskwright.sections.data import QualityConfig, SourceConfig
 from maskwright.storage import read_json, read_record
-from maskwright.stores import is_store_url
+from maskwright.stores.addresses import is_store_url
 from maskwright.text.corpus import ReadingReport
 from maskwright.text.files import measure_files
 from maskwright.text.quality import DocumentCleaner, QualityReport

@@ -30,15 +30,9 @@ from maskwright.runs.inputs import TrainingData, count_tokens, load_data
 from maskwright.runs.insight import look_into, read_parts_of_speech, write_insight
 from maskwright.runs.interruption import GracefulStop, LastWrites, ending_in_order
 from maskwright.runs.mixing import describe_parts, measure_unseen, mix_sources, read_unseen, split_held_out
-from maskwright.runs.model import (
-    TrainedModel,
-    build_model,
-    describe_objective,
-    describe_start,
-    find_mask_ratio,
-    fit_row_length,
-)
+from maskwright.runs.model import TrainedModel, build_model, describe_start, fit_row_length
 from maskwright.runs.next_commands import suggest_commands
+from maskwright.runs.objective import describe_objective, find_mask_ratio
 from maskwright.runs.pause import PauseAt
 from maskwright.runs.predictions import PredictionLog
 from maskwright.runs.report import build_run_cell, format_figures, write_report

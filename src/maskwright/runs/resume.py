@@ -11,7 +11,7 @@ from maskwright.errors import InputError
 from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.run_store import fetch_checkpoint
-from maskwright.stores import is_store_url, parse_url
+from maskwright.stores.addresses import is_store_url, parse_url
 from maskwright.suggestions import OVERWRITE
 from maskwright.terminal import say, warn
 from maskwright.training.checkpoints import find_resumable, is_checkpoint

@@ -15,17 +15,19 @@ from maskwright.inference.qa import QUESTION_ITEM
 from maskwright.inference.runner import Kind
 from maskwright.inference.texts import list_inputs
 from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig
-from maskwright.stores import Place, StoreUrl, read_versions
+from maskwright.stores.addresses import Place, StoreUrl
+from maskwright.stores.objects import read_versions
 from maskwright.tasks.examples import read_text
 from maskwright.tasks.qa.examples import CONTEXT_COLUMN, QUESTION_COLUMN, is_squad_file, read_question_records
 from maskwright.tasks.qa.examples import read_text as read_exact
 from maskwright.tasks.tables import MEMORY, Record, Table, as_table
 from maskwright.text.corpus import ReadingReport
-from maskwright.text.files import ByteStream, file_format, find_files, measure_files
+from maskwright.text.files import file_format, find_files, measure_files
 from maskwright.text.huggingface import is_dataset, is_loaded, saved_folder
 from maskwright.text.in_memory import TEXT_COLUMN, find_text_column, is_table, iterate_rows, warn
 from maskwright.text.rows import SourceRow, WantedColumns, line_rows, read_rows, read_whole
 from maskwright.text.sources import fingerprint as compute_fingerprint
+from maskwright.text.streams import ByteStream
 from maskwright.text.tokenizer.tokenizer import refuse_half_characters
 
 STDIN = "-"

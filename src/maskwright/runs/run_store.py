@@ -24,15 +24,14 @@ from maskwright.models.files.model_folder import CHECKPOINTS_FOLDER, MODEL_FOLDE
 from maskwright.models.files.stored_model import fetch_folder
 from maskwright.runs.folder import RunFolder, check_same_config
 from maskwright.storage import PARSING_ERRORS, whole_folder
-from maskwright.stores import (
-    StoreUrl,
+from maskwright.stores.addresses import StoreUrl, parse_store
+from maskwright.stores.objects import (
     check_writable,
     delete_folder,
     delete_objects,
     fetch_object,
     list_names,
     measure_object,
-    parse_store,
     read_object,
     upload_file,
     write_object,

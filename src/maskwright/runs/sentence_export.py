@@ -36,29 +36,31 @@ def is_for_embeddings(folder: Path) -> bool:
     return find_task_architecture(read_config(folder)) is None and lacks_head(folder)
 
 
-def load_sentence_encoder(folder: Path) -> LoadedEncoder:
-    """The encoder of a model folder, if a graph can hold how its tokens see each other."""
+def load_sentence_encoder(folder: Path, what: str = "a graph") -> LoadedEncoder:
+    """The encoder of a model folder, if `what` is written can hold how its tokens see each other."""
     if find_objective(read_config(folder)) is CausalLanguageModel:
         raise InputError(
-            f"{folder} continues text (training.mode=clm), where a token sees what comes before it; a graph for"
-            " embeddings sees both sides, so it would compute other vectors"
+            f"{folder} continues text (training.mode=clm), where a token sees what comes before it; {what}"
+            " for embeddings sees both sides, so it would compute other vectors"
         )
     return load_text_encoder(folder)
 
 
-def prepare_sentence_graph(loaded: LoadedEncoder, source: Path, say: Say) -> tuple[SentenceEncoder, ModelFiles]:
-    """The encoder with its pooling, and the files that describe both to others."""
+def prepare_sentence_graph(
+    loaded: LoadedEncoder, source: Path, say: Say, what: str = "a graph"
+) -> tuple[SentenceEncoder, ModelFiles]:
+    """The encoder with its pooling, and the files that describe both to others; `what` is written of them."""
     settings, tokenizer = loaded.settings, loaded.tokenizer
     if settings.pooling == "none":
-        raise InputError(f"{source} gives a vector to each token; a graph for embeddings needs pooling mean or cls")
+        raise InputError(f"{source} gives a vector to each token; {what} for embeddings needs pooling mean or cls")
     lengths = [one for one in (settings.max_length, find_max_length(loaded.encoder)) if one is not None]
     max_length = min(lengths, default=None)
     if max_length is not None and (tokenizer.model_max_length is None or tokenizer.model_max_length > max_length):
-        tokenizer.model_max_length = max_length  # the graph has no other place for what its vectors were made for
+        tokenizer.model_max_length = max_length  # there is no other place for what its vectors were made for
     pooling = describe_pooling(find_hidden_size(loaded.encoder), settings.pooling, max_length, settings.normalize)
     if settings.prompt or settings.lowercases:
         change = f"puts '{settings.prompt}' before each text" if settings.prompt else "lowers the case of each text"
-        say(f"{source} {change}, which a graph cannot; sentence-transformers does, elsewhere do so before you tokenize")
+        say(f"{source} {change}, which {what} cannot; sentence-transformers does, elsewhere do so before you tokenize")
     pooling["sentence_bert_config.json"]["do_lower_case"] = settings.lowercases
     if settings.prompt:
         prompts = {"prompts": {"default": settings.prompt}, "default_prompt_name": "default"}

@@ -10,7 +10,13 @@ from maskwright.config import Config
 from maskwright.errors import InputError
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.files.model_folder import resolve_folder
-from maskwright.objectives.distillation import RelationStudent, SoftLabelStudent, copy_layers, spread_layers
+from maskwright.objectives.distillation import (
+    RelationStateStudent,
+    RelationStudent,
+    SoftLabelStudent,
+    copy_layers,
+    spread_layers,
+)
 from maskwright.objectives.masked_lm import Build, MaskedLanguageModel, load_masked_lm
 from maskwright.objectives.mlm_files import lacks_head
 from maskwright.sections.model import ModelChoice
@@ -44,10 +50,13 @@ def choose_student(config: Config, teacher: MaskedLanguageModel) -> Build:
     """The class, with its settings, that is built around the student's encoder."""
     settings = config.distillation
     if settings.objective == "minilm":
-        weights = (settings.mlm_weight or 1.0, settings.query_key_weight, settings.value_weight)
+        weights: tuple[float, ...] = (settings.mlm_weight or 1.0, settings.query_key_weight, settings.value_weight)
         heads = settings.relation_heads
-        return partial(RelationStudent, teacher=teacher, relation_heads=heads, part_weights=weights)
-    weights = (settings.mlm_weight or 2.0, settings.soft_label_weight, settings.hidden_weight)
+        if settings.hidden_weight is None:
+            return partial(RelationStudent, teacher=teacher, relation_heads=heads, part_weights=weights)
+        weights = (*weights, settings.hidden_weight)
+        return partial(RelationStateStudent, teacher=teacher, relation_heads=heads, part_weights=weights)
+    weights = (settings.mlm_weight or 2.0, settings.soft_label_weight, settings.hidden_weight or 1.0)
     return partial(SoftLabelStudent, teacher=teacher, temperature=settings.temperature, part_weights=weights)
 
 

@@ -147,7 +147,9 @@ class DistillationConfig(Section):
     )
     temperature: float = Field(default=2.0, gt=0, description="distilbert: temperature of the soft labels.")
     soft_label_weight: float = Field(default=5.0, gt=0, description="distilbert: weight of the soft labels.")
-    hidden_weight: float = Field(default=1.0, gt=0, description="distilbert: weight of the hidden states.")
+    hidden_weight: float | None = Field(
+        default=None, gt=0, description="Weight of the hidden states; unset: distilbert 1, minilm without them."
+    )
     relation_heads: int | None = Field(
         default=None, ge=1, description="minilm: parts that relations are computed in; unset: the teacher's heads."
     )
@@ -167,7 +169,7 @@ class DistillationConfig(Section):
         return self
 
 
-_SOFT_LABELS = ("temperature", "soft_label_weight", "hidden_weight")
+_SOFT_LABELS = ("temperature", "soft_label_weight")
 _RELATIONS = ("relation_heads", "query_key_weight", "value_weight")
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError, InputWarning
-from maskwright.stores import is_store_url
+from maskwright.stores.addresses import is_store_url
 from maskwright.text.corpus import ReadingReport, decode_lines
-from maskwright.text.files import MAX_LINE_BYTES, file_format, find_on_disk, open_stream
+from maskwright.text.files import file_format, find_on_disk
 from maskwright.text.huggingface import dataset_records, is_dataset
 from maskwright.text.in_memory import iterate_rows
 from maskwright.text.records import RecordTally, parquet_batches
+from maskwright.text.streams import MAX_LINE_BYTES, open_stream
 
 _COLA = ("source", "label", "mark", "sentence")
 _STS_BENCHMARK = ("genre", "file", "year", "index", "score", "sentence1", "sentence2")

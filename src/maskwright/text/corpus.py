@@ -8,7 +8,7 @@ from pathlib import Path
 
 from maskwright.errors import InputError
 from maskwright.text import sentences
-from maskwright.text.files import ByteStream, open_stream, split_lines
+from maskwright.text.streams import ByteStream, open_stream, split_lines
 
 _MAX_EXAMPLES = 3
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from maskwright.errors import InputError
 from maskwright.text import sentences
 from maskwright.text.corpus import decode_lines
-from maskwright.text.files import ByteStream
 from maskwright.text.records import RecordTally, Texts
+from maskwright.text.streams import ByteStream
 
 _LEFT_OUT = str.maketrans("", "", "-. \t\r")
 _STRANGER = re.compile(r"[^A-Z*]")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.errors import InputError
-from maskwright.stores import is_store_url
+from maskwright.stores.addresses import is_store_url
 from maskwright.text.records import Columns, RecordTally, Texts, check_columns, replace_surrogates, take_texts
 
 PREFIX = "hf:"

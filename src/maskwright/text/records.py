@@ -12,10 +12,11 @@ from typing import IO, Any
 
 from maskwright.errors import InputError
 from maskwright.storage import naming
-from maskwright.stores import Place, measure_file
+from maskwright.stores.addresses import Place
+from maskwright.stores.objects import measure_file
 from maskwright.text import sentences
 from maskwright.text.corpus import ReadingReport, decode_lines
-from maskwright.text.files import COMPRESSIONS, MAX_LINE_BYTES, ByteStream, check_expansion, open_file, open_stream
+from maskwright.text.streams import COMPRESSIONS, MAX_LINE_BYTES, ByteStream, check_expansion, open_file, open_stream
 
 _MIN_RECORDS = 100
 _EARLY_STOP = 100

@@ -12,10 +12,10 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig
-from maskwright.stores import Place
+from maskwright.stores.addresses import Place
 from maskwright.text.corpus import ReadingReport, decode_lines
 from maskwright.text.fasta import fasta_records
-from maskwright.text.files import ByteStream, file_format, find_files, measure_files, open_stream
+from maskwright.text.files import file_format, find_files, measure_files
 from maskwright.text.huggingface import dataset_records, is_dataset
 from maskwright.text.records import (
     Columns,
@@ -28,6 +28,7 @@ from maskwright.text.records import (
     parquet_batches,
 )
 from maskwright.text.sources import read_python_documentation
+from maskwright.text.streams import ByteStream, open_stream
 
 Values = Mapping[str, Any]
 

@@ -21,14 +21,15 @@ from typing import Any
 
 from maskwright.errors import InputError
 from maskwright.sections.data import BUILTIN_CORPUS, SourceConfig, SourceLike, build_sources
-from maskwright.stores import Place, is_store_url
+from maskwright.stores.addresses import Place, is_store_url
 from maskwright.text import sentences
 from maskwright.text.corpus import ReadingReport, text_lines, text_paragraphs
 from maskwright.text.fasta import fasta_texts
-from maskwright.text.files import file_format, find_files, list_digests, measure_files, open_stream
+from maskwright.text.files import file_format, find_files, list_digests, measure_files
 from maskwright.text.huggingface import dataset_texts, hub_version, is_dataset, row_texts, saved_folder
 from maskwright.text.quality import TextPair
 from maskwright.text.records import RecordTally, Texts, csv_texts, describe_no_columns, jsonl_texts, parquet_texts
+from maskwright.text.streams import open_stream
 
 
 def read_sources(sources: SourceLike | Sequence[SourceLike], report: ReadingReport | None = None) -> Iterator[str]:

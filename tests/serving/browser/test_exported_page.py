@@ -74,7 +74,7 @@ def open_page(
         folder = export_model(str(tmp_path / "source"), options, lambda line: None)
         server = ThreadingHTTPServer(("localhost", 0), partial(Quiet, directory=str(folder)))
         servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         driver.get_log("browser")
         page = Page(driver, f"http://localhost:{server.server_port}")
         page.open("/")

@@ -23,7 +23,7 @@ from maskwright.models.files.safetensors_file import TensorInfo, load_tensors, r
 from maskwright.models.files.stored_model import fetch_folder
 from maskwright.models.files.tensor_parts import StoredTensors, list_part_files
 from maskwright.storage import check_format_version, naming, refuse_unknown_fields, restore_folder, write_text
-from maskwright.stores import StoreUrl, find_place, is_store_url
+from maskwright.stores.addresses import StoreUrl, find_place, is_store_url
 from maskwright.untrusted import ADVICE, read_json_object, shorten
 
 MODEL_FOLDER = "model"
@@ -57,6 +57,9 @@ _MODEL_SUFFIXES = (".json", ".safetensors", "vocab.txt", "merges.txt", ".model")
 _RUN_SUFFIXES = (".json", ".jsonl", ".yaml")
 _TOKENIZER_FILE = "tokenizer.json"
 _RUN_CONFIG_FILE, _FINAL_FILE = "config.yaml", "final.json"
+SUMMARY_FILE = "seeds.json"
+"""In a folder with runs of several seeds: their scores, and which is the best."""
+SEED_NAME = re.compile(r"seed-(0|[1-9][0-9]*)")
 _STORED_CHECKPOINT = re.compile(rf"{CHECKPOINTS_FOLDER}/step-(0|[1-9][0-9]*)/checksums\.json")
 """In a store a checkpoint is whole when its checksums are there, and a run when its figures are."""
 _MAX_NAMED = 5
@@ -82,8 +85,8 @@ _OLD_TRANSFORMERS = " (with 'transformers<5', the last to read them)"
 def resolve_folder(folder_or_id: str | Path) -> Path:
     """The model folder behind a model folder, a run or a checkpoint, also one in a store by its URL, or a hub id.
 
-    For an unfinished run it is the newest checkpoint; of what is not on this machine only weights, tokenizer and small
-    files are fetched.
+    For an unfinished run it is the newest checkpoint, for runs of several seeds the best one; of what is not on this
+    machine only weights, tokenizer and small files are fetched.
     """
     if not isinstance(folder_or_id, str | Path):
         raise InputError(f"a model is {folder_or_id!r:.80}; expected a model folder, a run, a checkpoint or a hub id")
@@ -109,7 +112,15 @@ def resolve_folder(folder_or_id: str | Path) -> Path:
 def _find_model_folder(folder: Path) -> Path:
     candidates = [folder, folder / MODEL_FOLDER]
     candidates += [checkpoint / MODEL_FOLDER for checkpoint in list_checkpoints(folder / CHECKPOINTS_FOLDER)]
+    candidates += _find_best_seed(folder)
     return next((candidate for candidate in candidates if (candidate / CONFIG_FILE).is_file()), folder)
+
+
+def _find_best_seed(folder: Path) -> list[Path]:
+    """The model of the best of several seeds; empty for a folder without a summary of seeds."""
+    file = folder / SUMMARY_FILE
+    best = read_json_object(file).get("best") if file.is_file() else None
+    return [folder / best / MODEL_FOLDER] if isinstance(best, str) and SEED_NAME.fullmatch(best) else []
 
 
 def list_model_files(folder: Path) -> list[Path]:
@@ -248,7 +259,9 @@ def read_shapes(folder: Path) -> dict[str, TensorInfo]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of all files."""
+    """All tensors of all files; under `torch.device("meta")` their shapes alone."""
+    if torch.get_default_device().type == "meta":
+        return {name: torch.empty(info.shape, dtype=info.dtype) for name, info in read_shapes(folder).items()}
     if _has_parts(folder):
         return dict(StoredTensors(folder / WEIGHTS_FILE))
     return {name: tensor for path in _read_headers(folder) for name, tensor in load_tensors(path).items()}

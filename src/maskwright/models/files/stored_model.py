@@ -16,7 +16,8 @@ from pathlib import Path
 
 from maskwright.errors import InputError
 from maskwright.storage import naming
-from maskwright.stores import StoreUrl, fetch_object, find_cache_folder, list_names, read_versions
+from maskwright.stores.addresses import StoreUrl
+from maskwright.stores.objects import fetch_object, find_cache_folder, list_names, read_versions
 from maskwright.terminal import echo
 
 _NUM_KEPT = 2

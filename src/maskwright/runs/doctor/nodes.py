@@ -101,14 +101,17 @@ def compare_nodes(facts: Sequence[NodeFacts]) -> list[Finding]:
 
 
 def _check_same(facts: Sequence[NodeFacts], name: str, advice: str) -> Finding:
-    """A problem names the machines that differ from the most frequent value."""
+    """A problem names the machines that differ from the most frequent value, and both values."""
     found = Counter(getattr(one, name) for one in facts)
     ((common, _),) = found.most_common(1)
-    others = sorted({one.host for one in facts if getattr(one, name) != common})
+    others = [one for one in facts if getattr(one, name) != common]
     if not others:
         return Finding(name, "OK", f"the same on all machines ({common})")
-    shown = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
-    return Finding(name, "problem", f"{shown} differ from the other machines ({common})", advice)
+    alike = {one.host for one in facts if getattr(one, name) == common}
+    names = [*dict.fromkeys(f"{one.host} (rank {one.rank})" if one.host in alike else one.host for one in others)]
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    text = f"{shown}: {getattr(others[0], name)}, which is not that of the others, {common}"
+    return Finding(name, "problem", text, advice)
 
 
 def _find_facts(config: Config, world: World, device: torch.device) -> NodeFacts:

@@ -18,14 +18,15 @@ from rich.console import Console
 from maskwright.config import Config, load_config
 from maskwright.errors import InputError
 from maskwright.models.any_encoder import find_hidden_size
+from maskwright.models.files.model_folder import SUMMARY_FILE
 from maskwright.runs.callbacks import DivergenceWatch
 from maskwright.runs.duration import DurationNotice
 from maskwright.runs.finetune.inputs import GivenInputs, TaskInputs, load_task_inputs
 from maskwright.runs.finetune.report import draw_task_pictures, format_score, write_task_report
 from maskwright.runs.finetune.settings import (
-    SUMMARY_FILE,
     build_run_config,
     check_seeds_folder,
+    find_best,
     list_seed_folders,
     summarise,
     write_summary,
@@ -79,6 +80,11 @@ class FinishedTask:
         return {name: values["mean"] for name, values in summarise(self.figures).items()}
 
     @property
+    def best_run(self) -> RunFolder:
+        """Of several seeds the one with the highest metric."""
+        return self.runs[find_best(self.figures)]
+
+    @property
     def trouble(self) -> str | None:
         """Why models of some seeds are unusable, and what to do; None if all are fine."""
         return "; ".join(one["trouble"] for one in self.figures if "trouble" in one) or None
@@ -89,12 +95,12 @@ class FinishedTask:
 
     @cached_property
     def model(self) -> TaskModel:
-        """The saved model of the first seed."""
-        return TaskModel.from_pretrained(self.runs[0].model)
+        """The saved model of the best seed."""
+        return TaskModel.from_pretrained(self.best_run.model)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return load_tokenizer(self.runs[0].model)
+        return load_tokenizer(self.best_run.model)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from maskwright.runs.folder import RunFolder
 from maskwright.runs.report import build_curves_html, build_page, plot_curves
 from maskwright.storage import dump_yaml, write_text
 from maskwright.tasks.config import TaskConfig
+from maskwright.tasks.retrieval.dense import MRR_AT, PREFIX_SCORE
+from maskwright.tasks.retrieval.rerank import ListReranking
 from maskwright.tasks.sequence.classification import NUM_BINS, Calibration, Classification, calibrate
 from maskwright.tasks.sequence.regression import Regression
 from maskwright.tasks.similarity.text_similarity import ContrastiveSimilarity, CosineSimilarity
@@ -29,7 +31,7 @@ def draw_task_pictures(task: Task, answers: Tensor, targets: Tensor, classes: Ma
         counts = count_confusions(answers.argmax(-1), targets, task.num_outputs)
         pictures.append(draw_confusion(task.classes, counts))
         pictures.append(draw_reliability(calibrate(answers, targets)))
-    elif isinstance(task, Regression):
+    elif isinstance(task, Regression) and not isinstance(task, ListReranking):
         name = "cosine" if isinstance(task, CosineSimilarity) else "answer"
         pictures.append(draw_scatter(answers[:, 0], targets, name, is_same_scale=True))
     elif isinstance(task, ContrastiveSimilarity):
@@ -252,6 +254,7 @@ def draw_scatter(answers: Tensor, labels: Tensor, answer_name: str, *, is_same_s
 _SCORES = (
     *("loss", "accuracy", "f1", "precision", "recall", "micro_f1", "macro_f1", "matthews", "pearson", "spearman"),
     "calibration_error",
+    f"mrr@{MRR_AT}",
     *("strict_f1", "exact_f1", "partial_f1", "type_f1"),
     *("exact", "has_answer_f1", "no_answer_exact", "best_f1", "window_exact", "window_f1"),
 )
@@ -273,7 +276,13 @@ def write_task_report(
 
 def list_scores(figures: Mapping[str, Any]) -> dict[str, float | None]:
     """The scores among a run's figures; None where one could not be computed."""
-    return {name: figures[name] for name in _SCORES if name in figures}
+    named = [one for name in _SCORES for one in (name, *_list_prefixes(name, figures)) if one in figures]
+    return {name: figures[name] for name in named}
+
+
+def _list_prefixes(name: str, figures: Mapping[str, Any]) -> list[str]:
+    """The same score of prefixes of vectors."""
+    return [one for one in figures if one.startswith(f"{name}{PREFIX_SCORE}")]
 
 
 def format_score(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from maskwright.config import Config, build_config
 from maskwright.errors import InputError
+from maskwright.models.files.model_folder import SUMMARY_FILE
 from maskwright.ownership import LOCK_FILE
 from maskwright.runs.finetune.report import list_scores
 from maskwright.runs.folder import RunFolder
@@ -81,7 +83,6 @@ def check_setting(setting: str) -> None:
     )
 
 
-SUMMARY_FILE = "seeds.json"
 _SEED_FOLDER = "seed-{}"
 
 
@@ -114,6 +115,19 @@ def summarise(figures: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | 
     return summary
 
 
+def find_best(figures: Sequence[dict[str, Any]]) -> int:
+    """The seed with the highest metric; the first of equal ones."""
+    found = [one.get(figures[0]["metric"]) for one in figures]
+    values = [-math.inf if one is None else float(one) for one in found]
+    return values.index(max(values))
+
+
 def write_summary(out: Path, figures: Sequence[dict[str, Any]]) -> None:
-    seeds = [list_scores(one) for one in figures]
-    write_text(out / SUMMARY_FILE, json.dumps({"scores": summarise(figures), "seeds": seeds}, indent=2) + "\n")
+    seeds, best = [list_scores(one) for one in figures], find_best(figures)
+    content = {
+        "metric": figures[0]["metric"],
+        "best": _SEED_FOLDER.format(best),
+        "scores": summarise(figures),
+        "seeds": seeds,
+    }
+    write_text(out / SUMMARY_FILE, json.dumps(content, indent=2) + "\n")

@@ -23,8 +23,9 @@ from maskwright.tasks.ner.tags import (
 )
 from maskwright.tasks.tables import Record, Table, read_table
 from maskwright.text.corpus import ReadingReport, decode_lines
-from maskwright.text.files import file_format, open_stream
+from maskwright.text.files import file_format
 from maskwright.text.huggingface import is_dataset
+from maskwright.text.streams import open_stream
 
 SCHEMES = {"io": Scheme.IO, "bio": Scheme.BIO, "bioes": Scheme.BIOES}
 """What tags can be converted to."""

@@ -13,7 +13,7 @@ from maskwright.errors import InputError
 from maskwright.suggestions import name_option
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.tables import Record, Table, read_table
-from maskwright.text.files import COMPRESSIONS, open_stream
+from maskwright.text.streams import COMPRESSIONS, open_stream
 
 QUESTION_COLUMN, CONTEXT_COLUMN = "question", "context"
 _ANSWER_COLUMNS = ("answers", "answer")

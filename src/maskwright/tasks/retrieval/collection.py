@@ -14,7 +14,7 @@ from maskwright.errors import InputError
 from maskwright.suggestions import name_option, suggest
 from maskwright.tasks.tables import Record, read_table
 from maskwright.text.corpus import ReadingReport, decode_lines
-from maskwright.text.files import open_stream
+from maskwright.text.streams import open_stream
 
 TEST_SPLIT, TRAIN_SPLIT = "test", "train"
 _CORPUS, _QUERIES, _QRELS = "corpus", "queries", "qrels"

@@ -28,7 +28,9 @@ from maskwright.tasks.similarity.examples import CONTRASTIVE
 from maskwright.tasks.similarity.text_similarity import group_vectors, number_text
 from maskwright.tasks.task import Scores, Task
 
-_MRR_AT = 10
+MRR_AT = 10
+PREFIX_SCORE = " of "
+"""Between the name of a score and the length of the prefix of vectors that it is of."""
 
 
 class DenseRetrieval(Task):
@@ -124,7 +126,10 @@ class DenseRetrieval(Task):
         return {"loss": loss_sum / num_asked, "accuracy": num_hits / num_asked}
 
     def score_answers(self, answers: Tensor, targets: Tensor, examples: Sequence[RetrievalExample]) -> Scores:
-        """The reciprocal rank of each example's document among all held-out ones that do not answer its query."""
+        """The reciprocal rank of each example's document among all held-out ones that do not answer its query.
+
+        By whole vectors, and by each prefix that is trained to be a vector.
+        """
         queries, numbers = targets[:, 1], targets[:, 2]
         _, first = torch.unique(numbers, return_inverse=True)
         places = torch.zeros(int(first.max()) + 1, dtype=torch.long).scatter_(0, first, torch.arange(len(first)))
@@ -133,11 +138,16 @@ class DenseRetrieval(Task):
         by_query = torch.zeros(int(query_ids.max()) + 1, len(places), dtype=torch.bool)
         by_query[query_ids, first] = True
         answers_query = by_query[query_ids]
-        cosines = answers[:, 0] @ documents.T
-        own = cosines.gather(1, first[:, None])
-        ranks = 1 + ((cosines > own) & ~answers_query).sum(-1)
-        reciprocal = torch.where(ranks <= _MRR_AT, 1.0 / ranks, 0.0)
-        return {f"mrr@{_MRR_AT}": float(reciprocal.mean())}
+        widths = [None, *(width for width in self.settings.dims if width < documents.shape[-1])]
+        scores = {}
+        for width in widths:
+            cosines = F.normalize(answers[:, 0, :width], dim=-1) @ F.normalize(documents[:, :width], dim=-1).T
+            own = cosines.gather(1, first[:, None])
+            ranks = 1 + ((cosines > own) & ~answers_query).sum(-1)
+            reciprocal = torch.where(ranks <= MRR_AT, 1.0 / ranks, 0.0)
+            name = f"mrr@{MRR_AT}" if width is None else f"mrr@{MRR_AT}{PREFIX_SCORE}{width}"
+            scores[name] = float(reciprocal.mean())
+        return scores
 
     def describe(self) -> dict[str, Any]:
         """As a model for similarity, which gives the vectors, and how it was trained."""

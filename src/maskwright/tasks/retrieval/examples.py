@@ -200,11 +200,16 @@ def _cut_to_fewest(
 def _even_out(
     path: Path, examples: list[RetrievalExample], wanted: int | None, draws_all: bool, left_out: Mapping[str, int]
 ) -> RetrievalFile:
-    """Examples with equally many negatives, as all those of a batch have; documents of other queries fill up."""
-    counts = [len(one.texts) - 2 for one in examples]
-    number = min(max(counts), USUAL_NEGATIVES if wanted is None else wanted)
-    if draws_all and (wanted is not None or not number):
-        number = USUAL_NEGATIVES if wanted is None else wanted
+    """Examples with equally many negatives, as all those of a batch have; documents of other queries fill up.
+
+    If it `draws_all` and no number is wanted, there are as many of them as of the examples' own: what a reranker learns
+    first, how words of two texts match, hard negatives hide from it.
+    """
+    most = min(max(len(one.texts) for one in examples) - 2, USUAL_NEGATIVES if wanted is None else wanted)
+    examples = [replace(one, texts=one.texts[: 2 + most]) for one in examples]
+    counts, number = [len(one.texts) - 2 for one in examples], most
+    if draws_all:
+        number = wanted if wanted is not None else 2 * most or USUAL_NEGATIVES
     answers: dict[str, set[str]] = {}
     for one in examples:
         answers.setdefault(one.texts[0], set()).add(one.texts[1])

@@ -15,7 +15,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from maskwright.errors import InputError
-from maskwright.text.files import check_expansion, open_file
+from maskwright.text.streams import check_expansion, open_file
 
 _CHUNK_BYTES = 1 << 18
 _MAX_TEXT_CHARS = 1 << 23
