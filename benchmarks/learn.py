@@ -33,6 +33,7 @@ import maskwright as mw
 from maskwright.cli.train import load_settings
 from maskwright.evaluation.minimal_pairs import MinimalPair, judge_pairs, read_pairs
 from maskwright.evaluation.statistics import compute_seed_interval
+from maskwright.models.any_encoder import find_hidden_size
 from maskwright.runs.inputs import load_data, open_tokenizer
 from maskwright.runs.model import load_model
 from maskwright.runs.prepare import prepare
@@ -82,7 +83,7 @@ def ask(folder: Path, config: mw.Config, pairs: list[MinimalPair], device: str) 
     """Loss and accuracy on held-out text, and minimal pairs, the same way for both sides."""
     model, tokenizer = load_model(str(folder))
     model.to(device)
-    precision = Precision(choose_precision("auto", torch.device(device)).name)
+    precision = Precision(choose_precision("auto", torch.device(device), find_hidden_size(model.encoder)).name)
     validation = load_data(config, None, lambda text: None).validation
     found = evaluate(model, validation.epoch(0), placed=Alone(model, precision))
     score = None
@@ -99,7 +100,7 @@ def name_peer(seed: int, arguments: argparse.Namespace) -> str:
 
 def run_peer(seed: int, settings: dict[str, str], pairs: list[MinimalPair], arguments: argparse.Namespace) -> Result:
     begun = time.monotonic()
-    precision = choose_precision("auto", torch.device(arguments.device)).name
+    precision = choose_precision("auto", torch.device(arguments.device), PeerSettings.hidden_size).name
     peer = PeerSettings(arguments.peer_seconds, seed, arguments.device, precision, arguments.peer_compiled)
     config = load_settings([arguments.recipe, *(f"{key}={value}" for key, value in settings.items())])
     folder = arguments.out / name_peer(seed, arguments)

@@ -10,6 +10,7 @@ import copy
 import functools
 import gc
 import importlib.util
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -126,9 +127,9 @@ def _auto_precision_is_fp32(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
     with pytest.MonkeyPatch.context() as session:
         session.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        with pytest.MonkeyPatch.context() as once:
-            once.setattr(precision, "measure_speeds", lambda device: {"fp32": 1.0, "bf16": 0.5, "fp16": 0.5})
-            precision.choose_precision("auto", torch.device("cpu"))
+        cpu = torch.device("cpu")
+        for work, width in itertools.product(("training", "inference"), precision.WIDTHS):
+            precision.find_speeds(work, cpu, width, lambda *_: {"fp32": 1.0, "bf16": 0.5, "fp16": 0.5})
         yield
 
 

@@ -54,7 +54,7 @@ def test_reading_goes_on_at_its_place_after_a_failure(google: GoogleStore, url: 
     assert stores.read_object(url) == content
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize("method", [pytest.param("POST", marks=pytest.mark.slow), "PUT"])
 def test_an_upload_that_fails_is_done_again(google: GoogleStore, url: StoreUrl, tmp_path: Path, method: str) -> None:
     (tmp_path / "file").write_bytes(content := np.random.default_rng(0).bytes(300_000))
     google.fail(method, ["500"])

@@ -95,6 +95,11 @@ def test_vectors_of_first_tokens_and_of_all(
     assert_alike(lambda tokens: pipeline("embed", encoder, tokenizer, batch_tokens=tokens, pooling=pooling), texts)
 
 
+def test_vectors_of_packed_weights(tokenizer: Tokenizer, texts: list[str]) -> None:
+    encoder = build("bert")
+    assert_alike(lambda tokens: pipeline("embed", encoder, tokenizer, batch_tokens=tokens, precision="bf16"), texts)
+
+
 def list_cases(kinds: Sequence[Any]) -> list[Any]:
     """Every kind with every family; one family is in the default tests, where vectors are tested of all."""
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import math
@@ -77,16 +78,36 @@ def test_parts_of_a_weight_are_kept_until_it_changes(monkeypatch: pytest.MonkeyP
     linear, features = RowLinear(512, 48, bias=False).bfloat16(), torch.randn(3, 512).bfloat16()
     ask = torch.inference_mode()(multiply_rows)
     first = ask(features, linear.weight, None)
-    kept = products._CUT_WEIGHTS[linear.weight][1]
+    kept = products._KEPT_PARTS[linear.weight].parts
     assert torch.equal(ask(features, linear.weight, None), first)
-    assert products._CUT_WEIGHTS[linear.weight][1] is kept
+    assert products._KEPT_PARTS[linear.weight].parts is kept
     linear.weight.mul_(2)
     assert torch.equal(ask(features, linear.weight, None), first * 2)
     linear.weight.data = linear.weight.data * 2
     assert torch.equal(ask(features, linear.weight, None), first * 4)
-    count = len(products._CUT_WEIGHTS)
+    count = len(products._KEPT_PARTS)
     del linear
-    assert len(products._CUT_WEIGHTS) == count - 1
+    assert len(products._KEPT_PARTS) == count - 1
+
+
+@pytest.mark.skipif(not products.IS_ROW_INVARIANT, reason="torch has oneDNN's product on x86 alone")
+@pytest.mark.parametrize("num_factors", [64, 344, 1536])
+@torch.no_grad()
+def test_packed_weights_give_the_same_and_follow_the_weights(num_factors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_has_amx", lambda: True)
+    torch.manual_seed(0)
+    plain = RowLinear(num_factors, 48).bfloat16()
+    packed = copy.deepcopy(plain)
+    products.pack_weights(packed)
+    with torch.inference_mode():
+        for num_rows in (1, 2, 7, 70, 200):
+            features = torch.randn(num_rows, num_factors).bfloat16()
+            assert torch.equal(packed(features), plain(features))
+    assert all(part.is_mkldnn for part in products._KEPT_PARTS[packed.weight].parts)
+    for linear in (plain, packed):
+        linear.weight.mul_(2)
+    with torch.inference_mode():
+        assert torch.equal(packed(features), plain(features))
 
 
 def test_the_largest_factors_are_summed_exactly() -> None:
@@ -141,10 +162,19 @@ def test_masks_are_filled_in_any_precision(name: str, tokenizer: Tokenizer) -> N
     assert 0 < max(abs(scores[0][token] - scores[1][token]) for token in scores[0]) < 0.01
 
 
-def test_auto_is_bf16_where_that_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose_inference_precision("auto", CPU).name == "fp32"
-    monkeypatch.setattr(measured, "_load_speeds", lambda device: {"fp32": 1.0, "bf16": 4.0, "fp16": 9.0})
-    assert str(choose_inference_precision("auto", CPU)) == "bf16 (4x as fast as fp32 here)"
+def test_auto_is_bf16_where_reading_was_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_inference_precision("auto", CPU, 384).name == "fp32"
+    speeds = {"fp32": 1.0, "bf16": 4.0, "fp16": 9.0}
+    monkeypatch.setattr(measured, "_load_speeds", lambda key: speeds if key.endswith("inference, 512 wide") else None)
+    assert str(choose_inference_precision("auto", CPU, 384)) == "bf16 (4x as fast as fp32 here)"
+
+
+def test_reading_is_really_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert choose_inference_precision("auto", CPU, 128).name in ("fp32", "bf16")
+    (speeds,) = json.loads((tmp_path / "maskwright" / "precision.json").read_text()).values()
+    assert speeds["fp32"] == 1.0
+    assert speeds["bf16"] > 0
 
 
 def test_predict_says_what_it_computes_in(command: Any, bert_folder: Path) -> None:
@@ -168,4 +198,4 @@ def test_predict_says_what_it_computes_in(command: Any, bert_folder: Path) -> No
 )
 def test_a_precision_that_the_device_lacks_is_refused(name: str, device: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        choose_inference_precision(name, torch.device(device))
+        choose_inference_precision(name, torch.device(device), 64)

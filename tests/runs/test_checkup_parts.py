@@ -308,7 +308,8 @@ def test_few_bits_that_are_slow_on_this_cpu_are_a_warning(
     monkeypatch: pytest.MonkeyPatch, fastest: Any, verdict: str
 ) -> None:
     monkeypatch.setattr("maskwright.runs.doctor.settings.choose_precision", lambda *_: Precision(fastest, "measured"))
-    engine: Any = SimpleNamespace(precision=Precision("bf16"), device=CPU)
+    model = SimpleNamespace(encoder=SimpleNamespace(hidden_size=128))
+    engine: Any = SimpleNamespace(precision=Precision("bf16"), device=CPU, model=model)
     assert check_precision(engine).verdict == verdict
 
 

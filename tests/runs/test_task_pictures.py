@@ -23,6 +23,7 @@ from maskwright.runs.finetune.report import (
     draw_task_pictures,
     shorten,
 )
+from maskwright.tasks.retrieval.rerank import ListReranking
 from maskwright.tasks.sequence.classification import NUM_BINS, Classification, calibrate
 from maskwright.tasks.sequence.multi_label import MultiLabel
 from maskwright.tasks.sequence.regression import Regression
@@ -109,6 +110,10 @@ def test_each_task_has_its_pictures() -> None:
     assert titles(ContrastiveSimilarity("mean", 0.05, None), logits[:, :1], pairs, {}) == ["Answers against labels"]
     pairs[:, 1] = float("nan")
     assert titles(ContrastiveSimilarity("mean", 0.05, None), logits[:, :1], pairs, {}) == []
+
+
+def test_a_reranker_that_compares_documents_has_no_labels_to_draw() -> None:
+    assert draw_task_pictures(ListReranking(), torch.randn(4, 3), torch.eye(4, 3), {}) == []
 
 
 def test_names_in_a_report_are_no_markup() -> None:

@@ -21,6 +21,7 @@ from maskwright.inference.search.rerank import Reranker
 from maskwright.runs.finetune.inputs import TaskInputs, load_task_inputs
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.loader import AskedBatch
+from maskwright.tasks.model import TaskModel
 from tolerances import assert_rounded, count_terms
 
 NUM_TERMS = count_terms(num_layers=2, width=32, length=64)
@@ -61,6 +62,17 @@ def load(lab: Lab, **values: Any) -> TaskInputs:
     return load_task_inputs(make_config(lab, **values), lambda text: None)
 
 
+def score_padded(inputs: TaskInputs, model: TaskModel, pairs: list[tuple[str, str]]) -> torch.Tensor:
+    encoded = [inputs.tokenizer.backend.encode(*pair) for pair in pairs]
+    with torch.no_grad():
+        return torch.cat(
+            [
+                model(torch.tensor([one.ids]), token_type_ids=torch.tensor([one.type_ids])).logits.flatten()
+                for one in encoded
+            ]
+        )
+
+
 @pytest.mark.parametrize("loss", ["bce", "mse"])
 def test_the_loss_is_that_of_each_pair(rerank_lab: Lab, loss: str) -> None:
     inputs = load(rerank_lab, loss=loss, num_negatives=2)
@@ -70,16 +82,48 @@ def test_the_loss_is_that_of_each_pair(rerank_lab: Lab, loss: str) -> None:
     assert [one.label for one in examples] == 2 * labels
     with torch.no_grad():
         sums = model.loss_sums(AskedBatch.of(inputs.train.build_batch(np.arange(6))))
-        encoded = [inputs.tokenizer.backend.encode(one.text, one.second) for one in examples]
-        logits = torch.cat(
-            [
-                model(torch.tensor([one.ids]), token_type_ids=torch.tensor([one.type_ids])).logits.flatten()
-                for one in encoded
-            ]
-        )
+    logits = score_padded(inputs, model, [(one.text, one.second) for one in examples])
     wanted = torch.tensor(2 * labels)
     expected = F.mse_loss(logits, wanted) if loss == "mse" else F.binary_cross_entropy_with_logits(logits, wanted)
     assert_rounded(sums.loss_sum / sums.num_labelled, expected, NUM_TERMS, 20.0)
+
+
+def test_the_contrastive_loss_is_that_of_each_query(rerank_lab: Lab) -> None:
+    inputs = load(rerank_lab, batch_size=16)
+    examples = inputs.train.features.examples[:3]
+    size = len(examples[0].texts) - 1
+    assert size == 5
+    assert inputs.train.batch_size == 16 // size
+    model = inputs.build_model(seed=0).eval()
+    batch = inputs.train.build_batch(np.arange(3))
+    with torch.no_grad():
+        sums, kept = model.answer(batch)
+    pairs = [(one.texts[0], text) for one in examples for text in one.texts[1:]]
+    logits = score_padded(inputs, model, pairs).view(3, size)
+    expected = F.cross_entropy(logits, torch.zeros(3, dtype=torch.long))
+    assert_rounded(sums.loss_sum / sums.num_labelled, expected, NUM_TERMS, 20.0)
+    metrics = model.compute_metrics([*map(float, (sums.loss_sum, sums.num_labelled, sums.figures[0]))])
+    assert metrics["accuracy"] == pytest.approx(float((logits.argmax(1) == 0).double().mean()))
+    layout = (batch.sample_ids, batch.positions, batch.document_ids)
+    for row, ids, positions, documents in zip(kept, *layout, strict=True):
+        for place, number in enumerate(ids[(positions == 0) & (documents > 0)].tolist()):
+            assert_rounded(row[place], logits[number], NUM_TERMS, 20.0)
+    ranks = 1 + (logits[:, 1:] > logits[:, :1]).sum(1).double()
+    (mrr,) = inputs.task.score_answers(logits, inputs.train.targets[:3], examples).values()
+    assert mrr == pytest.approx(float((1 / ranks).mean()))
+    equal = inputs.task.score_answers(torch.zeros(3, size), inputs.train.targets[:3], examples)
+    assert [*equal.values()] == [pytest.approx(1 / size)]  # a model that says nothing gets no credit
+
+
+def test_a_query_without_tokens_in_a_document_is_left_out(rerank_lab: Lab) -> None:
+    records = build_records(ANIMALS[0])
+    records[1]["negatives"][1] = "\u200b"
+    write_lines(rerank_lab.folder / "train.jsonl", records)
+    features = load(rerank_lab, num_negatives=2).train.features
+    assert [int(one.place.rsplit(":", 1)[1]) for one in features.examples] == [1, *range(3, 26)]
+    assert features.num_empty == 1
+    with pytest.raises(InputError, match="leaves a document nothing to be told from"):
+        load(rerank_lab, num_negatives=0)
 
 
 def test_a_reranker_learns_and_crossencoder_gives_its_numbers(rerank_lab: Lab, tmp_path: Path) -> None:
@@ -113,7 +157,7 @@ def test_negatives_are_drawn_where_there_are_none(lab: Lab) -> None:
     records.append({"query": "the cat house", "positive": "a long road"})
     write_lines(lab.folder / "train.jsonl", records)
     write_lines(lab.folder / "validation.jsonl", records[:4])
-    examples = load(lab, num_negatives=3).train.features.examples
+    examples = load(lab, loss="bce", num_negatives=3).train.features.examples
     assert len(examples) == 4 * 10
     answers = {("the cat house", "a cat house"), ("the cat house", "a long road")}
     for one in examples:
@@ -127,7 +171,7 @@ def test_hard_negatives_are_mixed_with_documents_of_other_queries(rerank_lab: La
     for given, kept in ((1, 1), (6, 4)):
         records = [one | {"negatives": rain[:given]} for one in build_records(ANIMALS[0])]
         write_lines(rerank_lab.folder / "train.jsonl", records)
-        examples = load(rerank_lab).train.features.examples
+        examples = load(rerank_lab, loss="bce").train.features.examples
         answers = {one["positive"] for one in records}
         size = 1 + 2 * kept
         assert len(examples) == size * len(records)
@@ -137,7 +181,7 @@ def test_hard_negatives_are_mixed_with_documents_of_other_queries(rerank_lab: La
             assert set(texts[1 + kept :]) <= answers - {record["positive"]}
             assert len(set(texts)) == size
             assert [one.label for one in examples[start : start + size]] == [1.0] + [0.0] * (size - 1)
-    assert len(load(rerank_lab, num_negatives=2).train.features.examples) == 3 * len(records)
+    assert len(load(rerank_lab, loss="bce", num_negatives=2).train.features.examples) == 3 * len(records)
 
 
 def test_what_is_found_is_reranked(rerank_lab: Lab, trained_run: Path, tmp_path: Path, command: Any) -> None:

@@ -99,13 +99,13 @@ def test_what_apple_gpus_cannot_do_falls_back_with_a_sentence(monkeypatch: pytes
     assert not should_compile(TrainingConfig(), MPS, World())
     assert not should_record(None, TrainingConfig(), MPS, World())  # type: ignore[arg-type]
     monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda *version: version <= (13, 3))
-    old = precision.choose_precision("bf16", MPS)
+    old = precision.choose_precision("bf16", MPS, 128)
     assert (old.name, old.reason) == ("fp32", "bf16 on an Apple GPU needs macOS 14")
     monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda *version: True)
-    assert precision.choose_precision("bf16", MPS).name == "bf16"
+    assert precision.choose_precision("bf16", MPS, 128).name == "bf16"
     for name in ("fp8", "tf32"):
         with pytest.raises(InputError, match=f"training.precision is {name}.*needs an NVIDIA GPU"):
-            precision.choose_precision(name, MPS)  # type: ignore[arg-type]
+            precision.choose_precision(name, MPS, 128)  # type: ignore[arg-type]
 
 
 class _Float64Watch(TorchDispatchMode):

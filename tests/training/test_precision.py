@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 import maskwright.training.compute.precision as precision_module
+from maskwright.batch import from_padded
 from maskwright.errors import InputError
+from maskwright.models.encoder import FAMILIES
+from maskwright.objectives.loss import compute_loss_sums, gather_labelled
+from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.sections.training import OptimizerConfig, TrainingConfig
-from maskwright.training.compute.precision import LossScale, agree_on_precision, choose_precision
+from maskwright.training.compute.parallel import ObjectiveModule
+from maskwright.training.compute.precision import LossScale, Precision, agree_on_precision, choose_precision
+from maskwright.training.loop import Callback
 from maskwright.training.trainer import Trainer
-from tolerances import rounding
+from tolerances import assert_rounded, rounding
 
 CPU = torch.device("cpu")
 
@@ -23,8 +30,8 @@ def measured(tmp_path, monkeypatch):
     """Counts measurements, which find bf16 three times as fast; the cache is in `tmp_path`."""
     calls = []
 
-    def measure(device):
-        calls.append(device)
+    def measure(device, width):
+        calls.append(width)
         return {"fp32": 1.0, "bf16": 3.0, "fp16": 0.5}
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -33,8 +40,8 @@ def measured(tmp_path, monkeypatch):
 
 
 def test_auto_measures_once_and_remembers(measured, tmp_path):
-    assert choose_precision("auto", CPU).name == "bf16"
-    assert choose_precision("auto", CPU).name == "bf16"
+    assert choose_precision("auto", CPU, 16).name == "bf16"
+    assert choose_precision("auto", CPU, 16).name == "bf16"
     assert len(measured) == 1
     assert (tmp_path / "maskwright" / "precision.json").is_file()
 
@@ -42,19 +49,19 @@ def test_auto_measures_once_and_remembers(measured, tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"KEY": 3}', '{"KEY": {"bf16": 9.0}}', '{"KEY": {"fp32": "fast"}}'])
 def test_a_damaged_memory_is_measured_anew_and_mended(measured, tmp_path, text):
     file = tmp_path / "maskwright" / "precision.json"
-    choose_precision("auto", CPU)
+    choose_precision("auto", CPU, 16)
     key = next(iter(json.loads(file.read_text())))
     file.write_text(text.replace("KEY", key))
-    assert choose_precision("auto", CPU).name == "bf16"
-    assert choose_precision("auto", CPU).name == "bf16"
+    assert choose_precision("auto", CPU, 16).name == "bf16"
+    assert choose_precision("auto", CPU, 16).name == "bf16"
     assert len(measured) == 2
 
 
 def test_a_home_that_cannot_be_written_to_is_measured_each_time(measured, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made below a file
-    assert choose_precision("auto", CPU).name == "bf16"
-    assert choose_precision("auto", CPU).name == "bf16"
+    assert choose_precision("auto", CPU, 16).name == "bf16"
+    assert choose_precision("auto", CPU, 16).name == "bf16"
     assert len(measured) == 2
 
 
@@ -62,12 +69,20 @@ def test_other_devices_stay_remembered(measured, tmp_path):
     file = tmp_path / "maskwright" / "precision.json"
     file.parent.mkdir()
     file.write_text('{"some GPU": {"fp32": 1.0}}')
-    choose_precision("auto", CPU)
+    choose_precision("auto", CPU, 16)
     assert json.loads(file.read_text())["some GPU"] == {"fp32": 1.0}
 
 
+def test_a_cpu_measures_layers_about_as_wide_as_the_models(measured):
+    for width in (64, 128, 160, 384, 768, 4096):
+        choose_precision("auto", CPU, width)
+    assert measured == [128, 512, 768]
+
+
 def test_a_real_measurement_compares_all_that_a_cpu_has():
-    speeds = precision_module.measure_speeds(CPU)
+    generator = torch.get_rng_state()
+    speeds = precision_module.measure_speeds(CPU, 128)
+    assert torch.equal(torch.get_rng_state(), generator)
     assert set(speeds) == {"fp32", "bf16", "fp16"}
     assert speeds["fp32"] == 1.0
     assert all(speed > 0 for speed in speeds.values())
@@ -86,12 +101,12 @@ def test_a_real_measurement_compares_all_that_a_cpu_has():
     ],
 )
 def test_fewer_bits_must_be_clearly_faster(speeds, chosen):
-    assert precision_module._pick(speeds).name == chosen
+    assert precision_module.pick(speeds, precision_module._SHORTER).name == chosen
 
 
 def test_tf32_is_refused_without_the_hardware():
     with pytest.raises(InputError, match=r"training\.precision is tf32, which .* does not have.*use auto"):
-        choose_precision("tf32", CPU)
+        choose_precision("tf32", CPU, 128)
 
 
 def test_processes_take_the_main_one_s_choice():
@@ -103,6 +118,15 @@ def test_processes_take_the_main_one_s_choice():
             return [2.0]  # the main process's bf16
 
     assert agree_on_precision(precision_module.Precision("fp32"), Second()).name == "bf16"
+
+
+class SaveAt(Callback):
+    def __init__(self, folder, step):
+        self.folder, self.step = folder, step
+
+    def on_step_end(self, step):
+        if step == self.step:
+            self.trainer.save_checkpoint(self.folder)
 
 
 def build_trainer(model, precision, **training):
@@ -138,6 +162,54 @@ def test_few_bits_train_close_to_fp32(build_model, padded_batches, precision):
     error = rounding(num_roundings, dtype=getattr(torch, {"bf16": "bfloat16", "fp16": "float16"}[precision]))
     assert losses[precision] == pytest.approx(losses["fp32"], abs=error)
     assert losses[precision] != losses["fp32"]
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_gradients_in_bf16_are_off_by_rounding(family):
+    """Over documents that share rows."""
+    torch.manual_seed(0)
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if family == "bert" else {}
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32}
+    encoder = FAMILIES[family].from_variant("tiny", vocab_size=90, **shape, **rates)
+    model = MaskedLanguageModel(encoder, 90, mask_token_id=4, special_token_ids=range(5), mlm_head_dropout=0.0).train()
+    ids = torch.randint(5, 90, (8, 32))
+    batch = from_padded(ids)
+    batch = replace(batch, document_ids=(torch.arange(32) // 11 + 1).expand_as(ids).contiguous())
+    questions = model.ask(batch, seed=0, epoch=0, ratio=0.3)
+    gradients = {}
+    for name in ("fp32", "bf16"):
+        model.zero_grad()
+        losses, counts, _ = ObjectiveModule(model, Precision(name))(questions)
+        (losses[0] / counts[0]).backward()
+        gradients[name] = torch.cat([param.grad.flatten() for param in model.parameters() if param.grad is not None])
+    error = (gradients["bf16"] - gradients["fp32"]).norm() / gradients["fp32"].norm()
+    num_roundings = 20  # of activations on the way through two layers and a head, and as many of gradients back
+    assert 0 < error < rounding(2 * num_roundings, dtype=torch.bfloat16)
+
+
+def test_empty_slots_of_bf16_count_for_nothing():
+    torch.manual_seed(0)
+    hidden, labels = torch.randn(2, 40, 8), torch.full((2, 40), -100)
+    labels[:, ::5] = 3
+    slots, slot_labels = gather_labelled(hidden.bfloat16(), labels)
+    assert len(slots) == len(slot_labels) == 64
+    exact, exact_labels = gather_labelled(hidden, labels)
+    assert len(exact_labels) == 16
+    assert torch.equal(slots[:16], exact.bfloat16())
+    logits, padded = exact @ torch.randn(8, 5), torch.randn(64, 5)
+    padded[:16] = logits
+    found, expected = compute_loss_sums(padded, slot_labels), compute_loss_sums(logits, exact_labels)
+    assert_rounded(found.loss_sum, expected.loss_sum, 16)
+    assert (found.num_labelled, found.num_correct) == (expected.num_labelled, expected.num_correct)
+
+
+def test_a_run_in_bf16_resumes_to_the_bit(build_model, padded_batches, tmp_path):
+    whole = build_trainer(build_model(dropout=0.2), "bf16", max_steps=6)
+    whole.fit(padded_batches, epochs=1, callbacks=[SaveAt(tmp_path, 3)], verbose=False)
+    resumed = build_trainer(build_model(dropout=0.2, seed=9), "bf16", max_steps=6)
+    resumed.load_checkpoint(tmp_path / "step-3")
+    resumed.fit(padded_batches, epochs=1, verbose=False)
+    assert all(torch.equal(param, resumed.model.get_parameter(name)) for name, param in whole.model.named_parameters())
 
 
 def test_an_overflow_in_fp16_skips_the_step_and_halves_the_scale(build_model, padded_batches):
@@ -201,5 +273,5 @@ def test_precisions_are_timed_by_turns_and_without_their_first_calls(monkeypatch
         return run
 
     runs = {"fp32": build("fp32", 0.125, 0.0625), "bf16": build("bf16", 0.5, 0.03125)}
-    assert precision_module._time_by_turns(runs, CPU) == {"fp32": 0.0625, "bf16": 0.03125}
+    assert precision_module.time_by_turns(runs, CPU) == {"fp32": 1.0, "bf16": 2.0}
     assert order == ["fp32", "bf16"] * (len(order) // 2)

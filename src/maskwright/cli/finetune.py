@@ -95,7 +95,8 @@ def finetune(
     loss: Annotated[
         str | None,
         typer.Option(
-            help="similarity: contrastive or cosine; retrieval: contrastive, margin-mse or kl; rerank: bce or mse."
+            help="similarity: contrastive or cosine; retrieval: contrastive, margin-mse or kl; rerank: contrastive, bce"
+            " or mse."
         ),
     ] = None,
     kind: Annotated[

@@ -44,6 +44,7 @@ from maskwright.inference.precision import (
 )
 from maskwright.inference.runner import Answer, Item, Kind, Name, Prepared, run_windows
 from maskwright.inference.zero_shot import ZeroShot
+from maskwright.models.any_encoder import find_hidden_size
 from maskwright.models.files.model_folder import read_config, resolve_folder
 from maskwright.models.transformers_model import is_foreign
 from maskwright.objectives.masked_lm import MaskedLanguageModel
@@ -357,7 +358,8 @@ def pipeline(
     chosen = compilation = None
     is_named = not isinstance(model, nn.Module | LoadedEncoder)
     if precision is not None or is_named:
-        chosen = choose_inference_precision(precision or "auto", next(built.module.parameters()).device)
+        used = next(built.module.parameters()).device
+        chosen = choose_inference_precision(precision or "auto", used, find_hidden_size(built.encoder))
         convert(built.module, built.encoder, chosen.name)
 
     if chosen is not None or compile is not None:
@@ -414,7 +416,8 @@ def build_pipelines(
     loaded.module.to(chosen_device).eval()
     chosen = None
     if precision is not None or not isinstance(model, nn.Module):
-        chosen = choose_inference_precision(precision or "auto", chosen_device)
+        width = find_hidden_size(loaded.encoder.encoder)
+        chosen = choose_inference_precision(precision or "auto", chosen_device, width)
         convert(loaded.module, loaded.encoder.encoder, chosen.name)
     if chosen is not None or compile is not None:
         compile_layers(loaded.encoder.encoder, compile, "" if chosen is None else chosen.name)

@@ -8,6 +8,7 @@ passes over short texts, of which Python launches fewer a second than a GPU comp
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal, get_args
@@ -15,23 +16,28 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
+from maskwright.batch import PackedBatch
 from maskwright.errors import InputError
-from maskwright.models.any_encoder import has_flat_rows
+from maskwright.models.any_encoder import encode, find_hidden_size, has_flat_rows
+from maskwright.models.bert import BERT
 from maskwright.models.compilation import InferenceCompiler
 from maskwright.models.encoder import PackedEncoder
 from maskwright.models.fp8 import has_fp8
 from maskwright.models.layers import multiply_in_fp8
-from maskwright.models.products import quantize_linears
+from maskwright.models.products import pack_weights, quantize_linears
 from maskwright.models.recording import InferenceRecorder
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.suggestions import suggest
 from maskwright.tasks.model import TaskModel
-from maskwright.training.compute.precision import choose_precision
+from maskwright.training.compute.precision import PrecisionName, find_speeds, measure_speeds, pick, time_by_turns
 
 Compile = bool | str
 """True, False, or auto, true or false as a word."""
 InferencePrecision = Literal["auto", "fp32", "bf16", "fp16", "fp8", "int8"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+_TIMED_TEXTS, _TIMED_LENGTH = 32, 64
+_TIMED_ALONE, _ALONE_LENGTH = 16, 16
+_HEAD_SIZE = 64
 _COMPILE_NAMES: dict[str, bool | None] = {"auto": None, "true": True, "false": False}
 _REPAID_TOKENS = 1 << 27
 """A compiled BERT-base saves an H200 some 50 ns a token of long texts (norms, sums and activations in fewer kernels),
@@ -64,11 +70,15 @@ def check_precision_name(name: str) -> None:
         raise InputError(f"no precision '{name}'{suggest(name, get_args(InferencePrecision))}")
 
 
-def choose_inference_precision(name: str, device: torch.device) -> ChosenPrecision:
-    """`auto` is bf16 where a measurement, made once on a machine, finds it clearly faster than fp32."""
+def choose_inference_precision(name: str, device: torch.device, width: int) -> ChosenPrecision:
+    """`auto` is bf16 where a measurement, made once on a machine, finds it clearly faster than fp32.
+
+    `width` is that of the encoder's layers.
+    """
     check_precision_name(name)
     if name == "auto":
-        found = choose_precision("auto", device, ("bf16",))
+        measure = _measure_reading if device.type == "cpu" else measure_speeds
+        found = pick(find_speeds("inference", device, width, measure), ("bf16",))
         return ChosenPrecision(found.name, found.reason)
     if name == "fp8" and not has_fp8(device):
         raise InputError(
@@ -80,6 +90,34 @@ def choose_inference_precision(name: str, device: torch.device) -> ChosenPrecisi
     if name == "int8" and device.type != "cpu":
         raise InputError(f"precision is int8, which is for CPUs, and the model is on {device}; use auto, bf16 or fp16")
     return ChosenPrecision(name, "as asked for")
+
+
+def _measure_reading(device: torch.device, width: int) -> dict[str, float]:
+    """How many times as fast as in fp32 a layer reads texts on a CPU."""
+    dtypes: dict[PrecisionName, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    return time_by_turns({name: _build_reading(dtype, width) for name, dtype in dtypes.items()}, device)
+
+
+def _build_reading(dtype: torch.dtype, width: int) -> Callable[[], None]:
+    """One layer of BERT over a batch of texts, and over as many short ones alone as take about as long."""
+    with torch.random.fork_rng(devices=[]):
+        shape = {"hidden_size": width, "num_attention_heads": width // _HEAD_SIZE, "num_hidden_layers": 1}
+        encoder = BERT.from_variant("tiny", vocab_size=_TIMED_TEXTS, **shape).to(dtype).eval()
+    batch, alone = _lay_out_equal(_TIMED_TEXTS, _TIMED_LENGTH), _lay_out_equal(1, _ALONE_LENGTH)
+
+    @torch.inference_mode()
+    def run() -> None:
+        for packed in (batch, *[alone] * _TIMED_ALONE):
+            encode(encoder, packed)
+
+    return run
+
+
+def _lay_out_equal(num_texts: int, length: int) -> PackedBatch:
+    """Texts of one length, in one row."""
+    numbers = torch.arange(num_texts).repeat_interleave(length)[None]
+    positions = torch.arange(length).repeat(num_texts)[None]
+    return PackedBatch(numbers, numbers + 1, positions, numbers)
 
 
 def convert(module: nn.Module, encoder: nn.Module, name: str) -> None:
@@ -97,6 +135,7 @@ def convert(module: nn.Module, encoder: nn.Module, name: str) -> None:
         encoder.to(_DTYPES[name])
     else:
         module.to(_DTYPES[name])
+    pack_weights(module)
 
 
 def _shares_weights(model: TaskModel) -> bool:
@@ -171,7 +210,8 @@ def prepare_model(
         model = copy.deepcopy(model)
         compile_layers(model.encoder, compile, "")
         return model
-    chosen = choose_inference_precision(name or "auto", next(model.parameters()).device)
+    width = find_hidden_size(model.encoder)
+    chosen = choose_inference_precision(name or "auto", next(model.parameters()).device, width)
     model = copy.deepcopy(model) if is_given else model
     convert(model, model.encoder, chosen.name)
     compile_layers(model.encoder, compile, chosen.name)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -27,8 +29,8 @@ _LONGEST_SUM = 480
 """Of products in bf16 that oneDNN's kernel for AMX adds up without a cut: 15 tiles of 32, which its level-1 cache holds
 beside the results. Where it cuts longer ones depends on the number of rows (3.12; tried with 1 to 16 threads)."""
 _TILE = 32
-_CUT_WEIGHTS = WeakTensorKeyDictionary()
-"""Parts of weights, with the place and version of the weight that they were cut from."""
+_KEPT_PARTS = WeakTensorKeyDictionary()
+"""What products take of weights, as `_Kept`."""
 _LARGEST_INT8 = 127
 _LARGEST_OF_SHORT_SUMS = 64
 """Of weights, so that two products of it and 255 fit in 16 bits."""
@@ -36,6 +38,27 @@ _MIDDLE_UINT8 = 128
 """oneDNN multiplies activations without a sign; for signed ones it had no fast kernel (3.12)."""
 _SMALLEST_SCALE = 1e-30
 """Of tokens that are all zeros."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    is_packed: bool
+    state: tuple[int, int] | None = None
+    """The place and version of the weight that the parts were made of."""
+    parts: Sequence[Tensor] = ()
+
+
+def pack_weights(model: nn.Module) -> None:
+    """Have a model's products in bf16 on a CPU take their weights in oneDNN's own layout, of which they keep a copy.
+
+    The results are the same; otherwise oneDNN rearranges a weight in every product, which takes as long as some rows.
+    In fp32 a text gained nothing from it. For models that nobody trains: a change that torch does not count, by way
+    of `.data`, would go unseen.
+    """
+    if IS_ROW_INVARIANT and hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+        for part in model.modules():
+            if isinstance(part, RowLinear) and part.weight.dtype == torch.bfloat16:
+                _KEPT_PARTS[part.weight] = _Kept(is_packed=True)
 
 
 def multiply_rows(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -51,16 +74,24 @@ def multiply_rows(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tens
 
 
 def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    num_factors = rows.shape[1]
-    if num_factors <= _LONGEST_SUM or rows.dtype != torch.bfloat16 or not _has_amx():
-        return _multiply_whole(rows, weight, bias)
-    num_parts = math.ceil(num_factors / _LONGEST_SUM)
-    length = math.ceil(num_factors / (num_parts * _TILE)) * _TILE
-    row_parts, weight_parts = _cut(rows, length), _keep_cut(weight, length)
+    length = _choose_length(rows)
+    weight_parts = _keep_parts(weight, length)
+    if len(weight_parts) == 1:
+        return _multiply_whole(rows, weight_parts[0], bias)
+    row_parts = _cut(rows, length)
     total = _multiply_whole(row_parts[0], weight_parts[0], bias)
     for part, own_weight in zip(row_parts[1:], weight_parts[1:], strict=True):
         total = torch.ops.mkldnn._linear_pointwise(part, total, own_weight, None, "add")
     return total
+
+
+def _choose_length(rows: Tensor) -> int:
+    """Of the parts of a sum."""
+    num_factors = rows.shape[1]
+    if num_factors <= _LONGEST_SUM or rows.dtype != torch.bfloat16 or not _has_amx():
+        return num_factors
+    num_parts = math.ceil(num_factors / _LONGEST_SUM)
+    return math.ceil(num_factors / (num_parts * _TILE)) * _TILE
 
 
 def _cut(tensor: Tensor, length: int) -> list[Tensor]:
@@ -68,15 +99,21 @@ def _cut(tensor: Tensor, length: int) -> list[Tensor]:
     return [part.contiguous() for part in tensor.split(length, dim=1)]
 
 
-def _keep_cut(weight: Tensor, length: int) -> list[Tensor]:
+def _keep_parts(weight: Tensor, length: int) -> Sequence[Tensor]:
     """The parts of a weight, which are kept until it changes; to cut it again takes longer than a few rows' product."""
+    is_cut = length < weight.shape[1]
+    kept = _KEPT_PARTS.get(weight)
+    if kept is None and not is_cut:
+        return (weight,)
     if not isinstance(weight, nn.Parameter) or weight.is_inference():
         return _cut(weight, length)
     state = (weight.data_ptr(), weight._version)
-    kept = _CUT_WEIGHTS.get(weight)
-    if kept is None or kept[0] != state:
-        kept = _CUT_WEIGHTS[weight] = (state, _cut(weight, length))
-    return kept[1]
+    if kept is None or kept.state != state:
+        is_packed = kept is not None and kept.is_packed
+        parts = _cut(weight.detach(), length)
+        parts = [torch.ops.mkldnn._reorder_linear_weight(part) for part in parts] if is_packed else parts
+        kept = _KEPT_PARTS[weight] = _Kept(is_packed, state, parts)
+    return kept.parts
 
 
 @cache

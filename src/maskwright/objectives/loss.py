@@ -71,7 +71,11 @@ def gather_labelled(hidden: Tensor, labels: Tensor, capacity: int | None = None)
     is_labelled = flat_labels != IGNORED_LABEL
     if capacity is None:
         index = torch.nonzero(is_labelled).flatten()
-        return hidden.flatten(0, 1).index_select(0, index), flat_labels[index]
+        slot_labels = flat_labels[index]
+        if hidden.dtype == torch.bfloat16:  # oneDNN prepares its products for every number of rows
+            num_empty = -len(index) % _ALIGNMENT
+            index, slot_labels = F.pad(index, (0, num_empty)), F.pad(slot_labels, (0, num_empty), value=IGNORED_LABEL)
+        return hidden.flatten(0, 1).index_select(0, index), slot_labels
     slot = is_labelled.cumsum(0) - 1
     slot = torch.where(is_labelled & (slot < capacity), slot, capacity)
     tokens = torch.arange(len(flat_labels), device=labels.device)

@@ -83,7 +83,8 @@ class TaskConfig(Section):
     )
     loss: str | None = Field(
         default=None,
-        description="similarity: contrastive or cosine; retrieval: contrastive, margin-mse or kl; rerank: bce or mse.",
+        description="similarity: contrastive or cosine; retrieval: contrastive, margin-mse or kl; rerank: contrastive,"
+        " bce or mse.",
     )
     kind: str | None = Field(
         default=None,

@@ -44,7 +44,14 @@ from maskwright.tasks.qa.features import featurize_questions
 from maskwright.tasks.qa.question_answering import QuestionAnswering
 from maskwright.tasks.retrieval import retriever
 from maskwright.tasks.retrieval.colbert import LateLoader
-from maskwright.tasks.retrieval.rerank import ScoreReranking, build_rerank, describes_reranker, read_rerank
+from maskwright.tasks.retrieval.rerank import (
+    RerankLoader,
+    ScoreReranking,
+    build_rerank,
+    describes_reranker,
+    featurize_rerank,
+    read_rerank,
+)
 from maskwright.tasks.retrieval.settings import RETRIEVAL_FIELDS
 from maskwright.tasks.sequence import classification, multi_label, regression
 from maskwright.tasks.sequence.classification import Classification
@@ -183,11 +190,12 @@ KINDS = {
     ),
     "rerank": TaskKind(
         read_rerank,
-        _featurize,
+        featurize_rerank,
         build_sequence_head,
         build_rerank,
         ScoreReranking.from_description,
         SEQUENCE_CLASSES,
+        RerankLoader,
         own_settings=("loss", "negative_column", "num_negatives"),
         tuple_columns={2: ("query", "positive"), 3: ("query", "positive", "negative")},
     ),

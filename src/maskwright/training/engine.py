@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from maskwright.errors import InputError
-from maskwright.models.any_encoder import recompute_activations
+from maskwright.models.any_encoder import find_hidden_size, recompute_activations
 from maskwright.models.files.model_folder import MODEL_FOLDER
 from maskwright.objectives.objective import Objective
 from maskwright.sections.training import OptimizerConfig, ScheduleConfig, TrainingConfig
@@ -43,7 +43,8 @@ class Engine:
         self.seed = seed
         self.device = choose_device(training.device)
         self.world = join_world(self.device.type == "cuda", training.dead_process_seconds)
-        self.precision = agree_on_precision(choose_precision(training.precision, self.device), self.world)
+        chosen = choose_precision(training.precision, self.device, find_hidden_size(model.encoder))
+        self.precision = agree_on_precision(chosen, self.world)
         self.precision.apply()
         recompute_activations(model.encoder, training.activation_checkpointing)
         self.placed = place_model(

@@ -153,7 +153,7 @@ def check_precision(engine: Engine) -> Finding:
     precision = engine.precision
     text, advice = f"{precision.name}, {precision.reason}", None
     if engine.device.type == "cpu" and precision.name != "fp32":
-        fastest = choose_precision("auto", engine.device)
+        fastest = choose_precision("auto", engine.device, find_hidden_size(engine.model.encoder))
         if fastest.name != precision.name:
             advice = f"training.precision=auto would take {fastest.name} here: {fastest.reason}"
     return Finding.judge("precision", text, advice)

@@ -17,6 +17,7 @@ from maskwright.runs.report import build_curves_html, build_page, plot_curves
 from maskwright.storage import dump_yaml, write_text
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.retrieval.dense import MRR_AT, PREFIX_SCORE
+from maskwright.tasks.retrieval.rerank import ListReranking
 from maskwright.tasks.sequence.classification import NUM_BINS, Calibration, Classification, calibrate
 from maskwright.tasks.sequence.regression import Regression
 from maskwright.tasks.similarity.text_similarity import ContrastiveSimilarity, CosineSimilarity
@@ -30,7 +31,7 @@ def draw_task_pictures(task: Task, answers: Tensor, targets: Tensor, classes: Ma
         counts = count_confusions(answers.argmax(-1), targets, task.num_outputs)
         pictures.append(draw_confusion(task.classes, counts))
         pictures.append(draw_reliability(calibrate(answers, targets)))
-    elif isinstance(task, Regression):
+    elif isinstance(task, Regression) and not isinstance(task, ListReranking):
         name = "cosine" if isinstance(task, CosineSimilarity) else "answer"
         pictures.append(draw_scatter(answers[:, 0], targets, name, is_same_scale=True))
     elif isinstance(task, ContrastiveSimilarity):

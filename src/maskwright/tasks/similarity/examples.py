@@ -192,7 +192,7 @@ class GroupFeatures(Features):
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Tokens of all texts of each example."""
-        sizes: NDArray[np.int64] = (np.diff(self.store.offsets) + NUM_SPECIALS).reshape(-1, self.group_size).sum(1)
+        sizes: NDArray[np.int64] = super().sizes.reshape(-1, self.group_size).sum(1)
         return sizes
 
 

@@ -1,8 +1,12 @@
-"""The dtype to compute in: as configured, or the fastest on this machine, measured once and cached."""
+"""The dtype to compute in: as configured, or the fastest on this machine, measured once and cached.
+
+On a CPU the width of a model decides: what narrow layers gain in their products they lose in casts.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import tempfile
@@ -17,8 +21,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from maskwright.batch import from_padded
 from maskwright.errors import InputError
 from maskwright.models.fp8 import has_fp8
+from maskwright.models.modernbert import ModernBERT
+from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.storage import read_json, write_text
 from maskwright.training.distributed.world import World
 
@@ -29,6 +36,11 @@ _WORTHWHILE = 1.2
 _PATIENCE_S = 1.0
 _NUM_TIMED = 8
 _NUM_LAYERS = 4
+WIDTHS = (128, 256, 512, 768)
+"""Of the layers that are timed on a CPU; those nearest to a model's speak for it."""
+_CPU_ROWS, _CPU_LENGTH = 16, 64
+_VOCABULARY, _RATIO = 8_192, 0.3
+_HEAD_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -69,20 +81,17 @@ _SHORTER: tuple[PrecisionName, ...] = ("tf32", "bf16", "fp16")
 """Those with fewer bits that training may take, in the order in which ties are settled."""
 
 
-def choose_precision(
-    name: PrecisionName | Literal["auto"], device: torch.device, shorter: Sequence[PrecisionName] = _SHORTER
-) -> Precision:
+def choose_precision(name: PrecisionName | Literal["auto"], device: torch.device, width: int) -> Precision:
     """The configured precision if the device supports it; `auto` measures on first use and caches the result.
 
-    `shorter` are the precisions that `auto` may choose beside fp32.
+    `width` is that of the model's layers.
     """
     check_precision(name, device)
     if name == "bf16" and not _has_bf16(device):
         return Precision("fp32", "bf16 on an Apple GPU needs macOS 14")
     if name != "auto":
         return Precision(name)
-    speeds = _load_speeds(device) or _measure_and_remember(device)
-    return _pick(speeds, shorter)
+    return pick(find_speeds("training", device, width, measure_speeds), _SHORTER)
 
 
 def agree_on_precision(precision: Precision, world: World) -> Precision:
@@ -92,8 +101,10 @@ def agree_on_precision(precision: Precision, world: World) -> Precision:
     return precision if chosen == precision.name else Precision(chosen, "chosen by the main process")
 
 
-def _pick(speeds: dict[str, float], shorter: Sequence[PrecisionName] = _SHORTER) -> Precision:
-    """The fastest; ties go to the larger dtype, and fp16, with its small range, must also beat bf16."""
+def pick(speeds: Mapping[str, float], shorter: Sequence[PrecisionName]) -> Precision:
+    """The fastest of fp32 and the `shorter`; ties go to the larger dtype, and fp16, with its small range, must also
+    beat bf16.
+    """
     chosen: PrecisionName = "fp32"
     for name in shorter:
         if speeds.get(name, 0.0) > _WORTHWHILE * speeds[chosen]:
@@ -104,20 +115,32 @@ def _pick(speeds: dict[str, float], shorter: Sequence[PrecisionName] = _SHORTER)
     return Precision(chosen, f"{speeds[chosen]:.2g}x as fast as fp32 here")
 
 
-def _measure_and_remember(device: torch.device) -> dict[str, float]:
-    speeds = measure_speeds(device)
+def find_speeds(
+    work: str, device: torch.device, width: int, measure: Callable[[torch.device, int], dict[str, float]]
+) -> dict[str, float]:
+    """How many times as fast as in fp32 a kind of work is in each dtype: measured once on a machine, and cached.
+
+    `measure` is for a device and one of `WIDTHS`; on GPUs neither the width nor the work makes a difference.
+    """
+    near = min(WIDTHS, key=lambda one: abs(math.log(one / width)))
+    key = _describe(device) + (f", {work}, {near} wide" if device.type == "cpu" else "")
+    return _load_speeds(key) or _measure_and_remember(key, lambda: measure(device, near))
+
+
+def _measure_and_remember(key: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    speeds = measure()
     file = _cache_file()
     known = _read_cache(file)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, json.dumps(known | {_describe(device): speeds}, indent=2) + "\n")
+        write_text(file, json.dumps(known | {key: speeds}, indent=2) + "\n")
     except OSError:
         return speeds  # a home that cannot be written to: measured again next time
     return speeds
 
 
-def _load_speeds(device: torch.device) -> dict[str, float] | None:
-    speeds = _read_cache(_cache_file()).get(_describe(device))
+def _load_speeds(key: str) -> dict[str, float] | None:
+    speeds = _read_cache(_cache_file()).get(key)
     if not isinstance(speeds, dict) or "fp32" not in speeds:
         return None
     return speeds if all(isinstance(speed, float) for speed in speeds.values()) else None
@@ -141,8 +164,8 @@ def _home() -> Path:
         return Path(tempfile.gettempdir())
 
 
-def measure_speeds(device: torch.device) -> dict[str, float]:
-    """How many times as fast as in fp32 a few layers of training size run, forward and backward."""
+def measure_speeds(device: torch.device, width: int) -> dict[str, float]:
+    """How many times as fast as in fp32 layers of training size run, forward and backward; `width` is for CPUs."""
     previous = torch.get_float32_matmul_precision()
     candidates: list[PrecisionName] = ["fp32", "bf16", "fp16"]
     if not _has_bf16(device):
@@ -152,14 +175,35 @@ def measure_speeds(device: torch.device) -> dict[str, float]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what this machine lacks for a precision shows in its speed
-            seconds = _time_by_turns({name: _build_products(Precision(name), device) for name in candidates}, device)
+            return time_by_turns({name: _build_pass(Precision(name), device, width) for name in candidates}, device)
     finally:
         torch.set_float32_matmul_precision(previous)
-    return {name: seconds["fp32"] / value for name, value in seconds.items()}
+
+
+def _build_pass(precision: Precision, device: torch.device, width: int) -> Callable[[], None]:
+    return _build_step(precision, width) if device.type == "cpu" else _build_products(precision, device)
+
+
+def _build_step(precision: Precision, width: int) -> Callable[[], None]:
+    """Forward and backward through two layers and a prediction head."""
+    with torch.random.fork_rng(devices=[]):
+        shape = {"hidden_size": width, "num_attention_heads": width // _HEAD_SIZE, "num_hidden_layers": 2}
+        encoder = ModernBERT.from_variant("tiny", vocab_size=_VOCABULARY, **shape)
+        model = MaskedLanguageModel(encoder, _VOCABULARY, mask_token_id=0, mlm_head_dropout=0.0)
+    ids = torch.arange(_CPU_ROWS * _CPU_LENGTH).view(_CPU_ROWS, _CPU_LENGTH) % (_VOCABULARY - 1) + 1
+    questions = model.ask(from_padded(ids), seed=0, epoch=0, ratio=_RATIO)
+
+    def run() -> None:
+        precision.apply()
+        with precision.autocast(ids.device):
+            sums = model.loss_sums(questions)
+        sums.loss_sum.backward()
+
+    return run
 
 
 def _build_products(precision: Precision, device: torch.device) -> Callable[[], None]:
-    rows, width = {"cuda": (8192, 2048), "mps": (2048, 1024)}.get(device.type, (256, 256))
+    rows, width = {"cuda": (8192, 2048)}.get(device.type, (2048, 1024))
     features = torch.randn(rows, width, device=device)
     weights = [torch.randn(width, width, device=device, requires_grad=True) for _ in range(_NUM_LAYERS)]
 
@@ -174,10 +218,8 @@ def _build_products(precision: Precision, device: torch.device) -> Callable[[], 
     return run
 
 
-def _time_by_turns(
-    runs: Mapping[PrecisionName, Callable[[], None]], device: torch.device
-) -> dict[PrecisionName, float]:
-    """Seconds of a call of each: the best of a few, or of fewer if they take long.
+def time_by_turns(runs: Mapping[PrecisionName, Callable[[], None]], device: torch.device) -> dict[str, float]:
+    """How many times as fast as in fp32 a call of each is: the best of a few, or of fewer if they take long.
 
     By turns, and on a CPU in processor time, so that what else the machine does strikes all alike. Windows counts
     processor time in steps that are too long.
@@ -197,7 +239,8 @@ def _time_by_turns(
         if time.perf_counter() - begun > _PATIENCE_S * len(runs):
             break
     # the first call also loads kernels
-    return {name: min(found[1:] or found) for name, found in seconds.items()}
+    best = {name: min(found[1:] or found) for name, found in seconds.items()}
+    return {name: best["fp32"] / value for name, value in best.items()}
 
 
 def _has_tf32(device: torch.device) -> bool:
