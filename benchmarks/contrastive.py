@@ -2,13 +2,15 @@
 
 Ours is `maskwright finetune retrieval`; the peer is benchmarks/peers/trainer_retrieval.py; each is its own process.
 Steps per second are those of the second half of the training, after what is done once (kernels loaded, graphs
-captured). Both truncate and drop out alike; ours packs the texts of a batch, the peer pads them to the longest.
+captured). Both truncate and drop out alike, and compute in the same precision, fp32 on a CPU and else bf16 unless it is
+given; ours packs the texts of a batch, the peer pads them to the longest.
 
 The encoder is a BERT with random weights, and pairs are words of the built-in corpus, with lengths as in MS MARCO
 (queries of 6 words, passages of 56 on average), unless --model and --train name others (JSON lines with query and
 positive).
 
     python benchmarks/contrastive.py
+    python benchmarks/contrastive.py --precision bf16    # of a CPU with AMX
     python benchmarks/contrastive.py --device cuda
 """
 
@@ -56,6 +58,7 @@ def measure_ours(folder: Path, model: str, train: Path, held_out: Path, argument
     words = ["-m", "maskwright", "finetune", "retrieval", "--model", model, "--train", train, "--validation", held_out]
     words += ["--batch-size", arguments.batch_size, "--max-length", arguments.max_length, "--epochs", 1, "--out", out]
     words += ["--learning-rate", arguments.learning_rate, f"training.device={arguments.device}"]
+    words += [f"training.precision={arguments.precision}"]
     words += [f"training.log_every_steps={max(1, arguments.steps // LOGGED_POINTS)}", *arguments.settings]
     run([str(one) for one in words])
     return measure_second_half(out / "metrics.jsonl", arguments.steps)
@@ -65,7 +68,7 @@ def measure_peer(folder: Path, model: str, train: Path, arguments: argparse.Name
     """Steps per second."""
     result = folder / "peer.json"
     words = [PEER, model, train, arguments.batch_size, arguments.max_length, arguments.device]
-    run([str(one) for one in (*words, arguments.learning_rate, result)])
+    run([str(one) for one in (*words, arguments.learning_rate, arguments.precision, result)])
     return float(json.loads(result.read_text(encoding="utf-8"))["steps_per_s"])
 
 
@@ -79,10 +82,12 @@ def main() -> None:
     parser.add_argument("--max-length", type=int, default=256)
     parser.add_argument("--learning-rate", type=float, default=2e-5)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], help="of both; fp32 on a CPU, else bf16")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="of our run, such as training.precision=fp32")
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="of our run, such as training.compile=true")
     arguments = parser.parse_args()
     device = "cpu" if arguments.device == "cpu" else "cuda"
+    arguments.precision = arguments.precision or ("fp32" if device == "cpu" else "bf16")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = arguments.model
@@ -96,7 +101,8 @@ def main() -> None:
             raise SystemExit(f"{num_pairs} pairs make {arguments.steps} steps; give {LEAST_STEPS} at least")
         held_out = write_pairs(folder / "held-out.jsonl", 4 * arguments.batch_size, 1)
         print(
-            f"{num_pairs:,} pairs in batches of {arguments.batch_size}, up to {arguments.max_length} tokens, {device}"
+            f"{num_pairs:,} pairs in batches of {arguments.batch_size}, up to {arguments.max_length} tokens, {device},"
+            f" {arguments.precision}"
         )
         rates: dict[str, Any] = {}
         for side, measure in (

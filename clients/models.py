@@ -30,7 +30,11 @@ ENCODERS = {
         "model.family": "modernbert",
         "tokenizer.type": "byte_level_bpe",
         "model.local_attention": 16,
-        "tokenizer.lowercase": False,  # which llama.cpp cannot do before a byte-level BPE
+        "model.global_attn_every_n_layers": 3,
+        "model.global_rope_theta": 160_000.0,
+        # llama.cpp has no biases in norms, and no lower case before a byte-level BPE.
+        "model.norm_bias": False,
+        "tokenizer.lowercase": False,
     },
     "xlm": {
         "preset": "domain_adaptation",

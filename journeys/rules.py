@@ -75,6 +75,7 @@ RULES = [
     Rule(r"\.\.\.|\[-|\b(TASK|MODEL|NAME)\b", inline=True, skip="a form with places to fill in"),
     Rule(r"^maskwright [a-z]+( --[a-z0-9-]+)+$", inline=True, skip="options without their values"),
     Rule(r"^(python|maskwright) ", page="docs/experiments.md", skip="the record of a measurement that took hours"),
+    Rule(r"all-MiniLM-L6-v2", skip="the record of a measurement with a published model and data"),
     Rule(r"^# For: ", page="docs/recipes.md", skip="comments only"),
     Rule(r"--device cuda|benchmarks/step_profile|checkpoint_stall.* --variant base", on="cpu", skip="needs a GPU"),
     Rule(r"modern_large", on="cpu", skip="395M parameters in batches of 131,072 tokens: hours a step on a CPU"),

@@ -1,8 +1,8 @@
 """sentence-transformers' trainer on pairs of a query and a document; the peer of benchmarks/contrastive.py.
 
-bf16, TF32, fused AdamW and workers that tokenize on a GPU. The steps per second of the second half are written as JSON.
+TF32, fused AdamW, and workers that tokenize, on a GPU. The steps per second of the second half are written as JSON.
 
-python benchmarks/peers/trainer_retrieval.py MODEL PAIRS BATCH_SIZE MAX_LENGTH DEVICE LEARNING_RATE RESULT.json
+python benchmarks/peers/trainer_retrieval.py MODEL PAIRS BATCH_SIZE MAX_LENGTH DEVICE LEARNING_RATE PRECISION RESULT
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Clock(TrainerCallback):
 
 
 def main() -> None:
-    name, pairs, batch_size, max_length, device, learning_rate, result = sys.argv[1:]
+    name, pairs, batch_size, max_length, device, learning_rate, precision, result = sys.argv[1:]
     records = [json.loads(line) for line in Path(pairs).read_text(encoding="utf-8").splitlines()]
     model = SentenceTransformer(name, device=device)
     model.max_seq_length = int(max_length)
@@ -59,7 +59,7 @@ def main() -> None:
             report_to="none",
             disable_tqdm=True,
             use_cpu=not is_gpu,
-            bf16=is_gpu,
+            bf16=precision == "bf16",
             tf32=is_gpu,
         )
         dataset = Dataset.from_dict({key: [one[key] for one in records] for key in ("query", "positive")})

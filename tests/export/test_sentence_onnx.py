@@ -18,7 +18,8 @@ from maskwright.models.bert import BERT
 from maskwright.models.files.model_folder import write_small_files
 from maskwright.models.files.sentence_modules import describe_pooling
 from maskwright.objectives.masked_lm import CausalLanguageModel, MaskedLanguageModel
-from maskwright.runs.export import ExportOptions, export_model
+from maskwright.runs.export import export_model
+from maskwright.runs.export_options import ExportOptions
 from maskwright.tasks.heads import build_embedding_head
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.similarity.text_similarity import ContrastiveSimilarity

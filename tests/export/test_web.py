@@ -17,7 +17,7 @@ import pytest
 from maskwright.errors import InputError, RunError
 from maskwright.export.layout import check_layout
 from maskwright.export.web import open_library, write_page
-from maskwright.runs.export import ExportOptions
+from maskwright.runs.export_options import ExportOptions
 
 CLASSES = {
     "fill-mask": "BertForMaskedLM",
@@ -170,7 +170,7 @@ def test_npm_that_fails_or_is_absent_is_said(npm: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "web", "int8": True}, "--int8 is for --to onnx, this is --to web"),
+        ({"target": "web", "int8": True}, "--int8 is for --to onnx or --to gguf, this is --to web"),
         ({"target": "onnx", "transformers_js": Path("x")}, "--transformers-js is for --to web"),
         ({"target": "hf", "purpose": "embed"}, "--for is for --to onnx or --to web"),
     ],

@@ -284,7 +284,8 @@ def _word_files(name: str) -> Callable[[Samples, Path], Path]:
 
 def _sentence_file(name: str) -> Callable[[Samples, Path], Path]:
     def build(samples: Samples, folder: Path) -> Path:
-        from maskwright.runs.export import ExportOptions, export_model
+        from maskwright.runs.export import export_model
+        from maskwright.runs.export_options import ExportOptions
 
         (folder / "texts.txt").write_bytes(_lines(samples))
         options = ExportOptions("sentence-transformers", folder / "sentences", texts=[str(folder / "texts.txt")])

@@ -14,7 +14,8 @@ from rich.console import Console
 from maskwright.config import build_config
 from maskwright.errors import InputError
 from maskwright.runs.callbacks import PeriodicCheckpoints
-from maskwright.runs.export import ExportOptions, export_model
+from maskwright.runs.export import export_model
+from maskwright.runs.export_options import ExportOptions
 from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import fit_row_length, load_model
 from maskwright.runs.pretrain import pretrain

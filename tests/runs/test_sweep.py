@@ -182,7 +182,8 @@ def test_a_failing_trial_is_left_out(values: dict[str, Any], tmp_path: Path, mon
 
 
 def test_settings_that_do_not_go_together_fail_alone(values: dict[str, Any], tmp_path: Path) -> None:
-    done = run(values, tmp_path / "sweep", "model.hidden_size=32,48", "model.num_attention_heads=2,3")
+    space = ("model.hidden_size=32,48", "model.num_attention_heads=2,3")
+    done = run(values, tmp_path / "sweep", *space, keep_one_of=1)
     troubled = [trial.settings for trial in done.trials if trial.trouble is not None]
     assert troubled == [{"model.hidden_size": "32", "model.num_attention_heads": "3"}]
 

@@ -23,7 +23,8 @@ import maskwright as mw
 from maskwright.batch import to_padded
 from maskwright.errors import InputError, InputWarning
 from maskwright.inference.pipeline import pipeline
-from maskwright.runs.export import ExportOptions, export_model
+from maskwright.runs.export import export_model
+from maskwright.runs.export_options import ExportOptions
 from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.sections.training import OptimizerConfig
 from maskwright.tasks.config import TaskConfig

@@ -111,6 +111,8 @@ def test_the_contrastive_loss_is_that_of_each_query(rerank_lab: Lab) -> None:
     ranks = 1 + (logits[:, 1:] > logits[:, :1]).sum(1).double()
     (mrr,) = inputs.task.score_answers(logits, inputs.train.targets[:3], examples).values()
     assert mrr == pytest.approx(float((1 / ranks).mean()))
+    equal = inputs.task.score_answers(torch.zeros(3, size), inputs.train.targets[:3], examples)
+    assert [*equal.values()] == [pytest.approx(1 / size)]  # a model that says nothing gets no credit
 
 
 def test_a_query_without_tokens_in_a_document_is_left_out(rerank_lab: Lab) -> None:

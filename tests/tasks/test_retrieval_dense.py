@@ -19,7 +19,8 @@ from torch import Tensor
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
 from maskwright.models.files.model_folder import resolve_folder
-from maskwright.runs.export import ExportOptions, export_model
+from maskwright.runs.export import export_model
+from maskwright.runs.export_options import ExportOptions
 from maskwright.runs.finetune.inputs import TaskInputs, load_task_inputs
 from maskwright.tasks.config import TaskConfig
 from maskwright.tasks.loader import AskedBatch

@@ -18,7 +18,8 @@ from task_lab import Lab, write_lines
 
 from maskwright.errors import InputError
 from maskwright.inference.pipeline import pipeline
-from maskwright.runs.export import ExportOptions, export_model
+from maskwright.runs.export import export_model
+from maskwright.runs.export_options import ExportOptions
 from maskwright.runs.finetune.inputs import load_task_inputs
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.similarity.text_similarity import ContrastiveSimilarity

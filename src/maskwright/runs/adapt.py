@@ -16,7 +16,8 @@ from maskwright.errors import InputError, RunError
 from maskwright.models.files.model_folder import read_config, read_own_settings, resolve_folder
 from maskwright.objectives.mlm_files import lacks_head
 from maskwright.recipes import read_recipe
-from maskwright.runs.export import ExportOptions, export_model, is_exported
+from maskwright.runs.export import export_model, is_exported
+from maskwright.runs.export_options import ExportOptions
 from maskwright.runs.folder import RunFolder, check_same_config, own_run, refuse_finished
 from maskwright.runs.forgetting import MEASURED_SHARE
 from maskwright.runs.inputs import open_tokenizer

@@ -212,7 +212,8 @@ def export(
     import tempfile
 
     from maskwright.export.card import CardOptions
-    from maskwright.runs.export import ExportOptions, export_model
+    from maskwright.runs.export import export_model
+    from maskwright.runs.export_options import ExportOptions
     from maskwright.runs.given import name_model, name_sources
     from maskwright.terminal import CleanConsole, say
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch import nn
 
 from maskwright.errors import InputError
 from maskwright.export.card import (
@@ -18,8 +16,6 @@ from maskwright.export.card import (
     CardOptions,
     Origin,
     build_card,
-    describe_data,
-    describe_settings,
 )
 from maskwright.export.huggingface import (
     build_detector_card,
@@ -34,6 +30,20 @@ from maskwright.models.files.model_folder import find_task_architecture, read_co
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.objectives.token_detector import OTHERS_FILE, TokenDetector, as_electra
 from maskwright.ownership import owning
+from maskwright.runs.export_options import (
+    GGUF,
+    GRAPHS,
+    HUGGING_FACE,
+    ONNX,
+    SENTENCE_TRANSFORMERS,
+    WEB,
+    ExportOptions,
+    Write,
+    check_task_target,
+    describe_run,
+    place_graphs,
+    write_onnx_card,
+)
 from maskwright.runs.export_origin import (
     ExportSource,
     choose_folder,
@@ -46,17 +56,13 @@ from maskwright.runs.folder import RunFolder
 from maskwright.runs.model import load_model
 from maskwright.runs.sentence_export import (
     EMBEDDINGS,
-    PURPOSES,
-    build_embed,
     is_for_embeddings,
-    load_sentence_encoder,
-    prepare_sentence_graph,
-    write_sentence_onnx,
 )
 from maskwright.runs.texts import Say, is_held_out
+from maskwright.runs.vector_export import prepare_gguf, prepare_retriever, prepare_sentences, prepare_similarity
 from maskwright.sections.data import DataConfig, SourceLike
 from maskwright.storage import restore_folder, whole_folder, write_text
-from maskwright.suggestions import OUT, OVERWRITE, suggest
+from maskwright.suggestions import OUT, OVERWRITE
 from maskwright.tasks.heads import RETRIEVAL_PART
 from maskwright.tasks.heads import SETTINGS_PART as SIMILARITY_SETTINGS
 from maskwright.tasks.model import TaskModel
@@ -65,55 +71,12 @@ from maskwright.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from maskwright.version import __version__
 
 if TYPE_CHECKING:
-    from maskwright.export.onnx_graph import ExportedModel
+    pass
 
-HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX, WEB, GGUF = "hf", "sentence-transformers", "onnx", "web", "gguf"
-TARGETS = (HUGGING_FACE, SENTENCE_TRANSFORMERS, ONNX, WEB, GGUF)
-GRAPHS = (ONNX, WEB)
 MARKER_FILE = "maskwright_export.json"
 """Marks a folder as an export, with its measurements; only such a folder is ever replaced."""
 _MOST_TEXTS = 2_000
 """The number of texts to compare on; the rest of a large corpus is not read."""
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    target: str = HUGGING_FACE
-    out: Path | None = None
-    int8: bool = False
-    fp16: bool = False
-    purpose: str | None = None
-    """What an ONNX graph is for; None: what the model was trained for."""
-    texts: Sequence[SourceLike] = ()
-    """Sources of text to compare on; none: held-out text of the built-in corpus."""
-    card: CardOptions = field(default_factory=CardOptions)
-    overwrite: bool = False
-    transformers_js: Path | None = None
-    """A folder with Transformers.js for a page; None: it comes from npm."""
-
-    def __post_init__(self) -> None:
-        if self.target not in TARGETS:
-            raise InputError(f"there is no export to '{self.target}'{suggest(self.target, TARGETS)}")
-        for word, is_given, targets in (
-            ("int8", self.int8, (ONNX, GGUF)),
-            ("fp16", self.fp16, (ONNX, GGUF)),
-            ("for", self.purpose is not None, GRAPHS),
-            ("transformers-js", self.transformers_js is not None, (WEB,)),
-        ):
-            if is_given and self.target not in targets:
-                wanted = " or --to ".join(targets)
-                raise InputError(f"--{word} is for --to {wanted}, this is --to {self.target}; leave it out")
-        if self.purpose is not None and self.purpose not in PURPOSES:
-            raise InputError(f"there is no export --for '{self.purpose}'{suggest(self.purpose, PURPOSES)}")
-
-    @property
-    def versions(self) -> dict[str, bool]:
-        """The graphs beside that in fp32."""
-        return {"int8": self.int8 or self.target == WEB, "fp16": self.fp16}
-
-
-_Write = Callable[[Path, str, Sequence[str], Say], dict[str, Any]]
-"""Fills a folder that will be called by a name, compares it on texts, and gives the figures of that."""
 
 
 def export_model(name: str, options: ExportOptions, say: Say) -> Path:
@@ -135,9 +98,9 @@ def _write_export(name: str, source: ExportSource, folder: Path, options: Export
             f" {SENTENCE_TRANSFORMERS}, or --to {ONNX}"
         )
     if read_own_settings(config, RETRIEVAL_PART) and not is_similarity:
-        write = _prepare_retriever(source, options)
+        write = prepare_retriever(source, options)
     elif is_similarity and options.target == SENTENCE_TRANSFORMERS:
-        write = _prepare_similarity(source, options)
+        write = prepare_similarity(source, options)
     else:
         write = _choose_writer(name, config, source, options)
     texts = _read_texts(options.texts)
@@ -175,11 +138,11 @@ def is_exported(run: RunFolder, target: str = HUGGING_FACE) -> bool:
     return (folder / MARKER_FILE).is_file()
 
 
-def _choose_writer(name: str, config: Mapping[str, Any], source: ExportSource, options: ExportOptions) -> _Write:
+def _choose_writer(name: str, config: Mapping[str, Any], source: ExportSource, options: ExportOptions) -> Write:
     if options.target == GGUF:
-        return _prepare_gguf(config, source, options)
+        return prepare_gguf(config, source, options)
     if _gives_vectors(source, options):
-        return _prepare_sentences(source, options)
+        return prepare_sentences(source, options)
     if find_task_architecture(config):
         return _prepare_task(source, options)
     # The encoder alone goes to sentence-transformers, however it was trained.
@@ -197,143 +160,7 @@ def _gives_vectors(source: ExportSource, options: ExportOptions) -> bool:
     return not holds_detector(source.folder) and is_for_embeddings(source.folder)
 
 
-def _prepare_sentences(source: ExportSource, options: ExportOptions) -> _Write:
-    """The writer of an encoder for embeddings, which is loaded and found fit first."""
-    loaded, origin = load_sentence_encoder(source.folder), read_origin(source)
-
-    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
-        model, files = prepare_sentence_graph(loaded, source.folder, say)
-        place = _place_graphs(folder, options)
-        figures = write_sentence_onnx(model, files, loaded, place, **options.versions, texts=texts, say=say)
-        _write_onnx_card(folder, name, model, _describe_run(loaded.encoder, origin), figures, source, options)
-        return figures
-
-    return write
-
-
-def _prepare_gguf(config: Mapping[str, Any], source: ExportSource, options: ExportOptions) -> _Write:
-    """The writer of an encoder for llama.cpp, which is found fit first."""
-    from maskwright.export.gguf import build_gguf_card, export_gguf, refuse_for_gguf
-
-    if find_task_architecture(config) and not is_for_embeddings(source.folder):
-        check_task_target(options.target, (HUGGING_FACE, ONNX, WEB))
-    loaded, origin = load_sentence_encoder(source.folder, "a GGUF file"), read_origin(source)
-    refuse_for_gguf(loaded.encoder, loaded.tokenizer)
-
-    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
-        model, _ = prepare_sentence_graph(loaded, source.folder, say, "a GGUF file")
-        max_length = loaded.tokenizer.model_max_length
-        assert max_length is not None  # which has just been set
-        figures = export_gguf(
-            model,
-            loaded.tokenizer,
-            folder,
-            name,
-            **options.versions,
-            max_length=max_length,
-            texts=texts,
-            embed=lambda encoder, rows: build_embed(replace(loaded, encoder=encoder))(rows),
-            card=options.card,
-            say=say,
-        )
-        facts = _describe_run(loaded.encoder, origin)
-        write_text(folder / CARD_FILE, build_gguf_card(name, model, facts, figures, options.card))
-        copy_settings(source.run, folder)
-        return figures
-
-    return write
-
-
-def _prepare_similarity(source: ExportSource, options: ExportOptions) -> _Write:
-    """The writer of a model for similarity, whose own folder is nearly one of sentence-transformers."""
-    model, loaded = TaskModel.from_pretrained(source.folder), load_sentence_encoder(source.folder)
-
-    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
-        from maskwright.export.similarity import build_similarity_card, export_similarity
-
-        graph, _ = prepare_sentence_graph(loaded, source.folder, say)
-        embed = build_embed(loaded)
-        comparison = export_similarity(model, graph, loaded.tokenizer, folder, texts=texts, embed=embed, say=say)
-        origin = read_task_origin(source.run, is_checkpoint=source.checkpoint is not None)
-        card = build_similarity_card(name, model, graph, origin, comparison, options.card)
-        write_text(folder / CARD_FILE, card)
-        copy_settings(source.run, folder)
-        return asdict(comparison)
-
-    return write
-
-
-def _prepare_retriever(source: ExportSource, options: ExportOptions) -> _Write:
-    """The writer of a retriever of other than one vector, whose own folder is nearly one of sentence-transformers."""
-    if options.target == ONNX:
-        return _prepare_retriever_graph(source, options)
-    if options.target != SENTENCE_TRANSFORMERS:
-        raise InputError(
-            f"{source.folder} is a retriever that gives other than one vector to a text, which --to {options.target}"
-            f" does not hold; export it --to {SENTENCE_TRANSFORMERS} or --to {ONNX}"
-        )
-    model, tokenizer = TaskModel.from_pretrained(source.folder), load_tokenizer(source.folder)
-
-    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
-        from maskwright.export.retriever import build_retriever_card, export_retriever
-
-        comparison = export_retriever(model, tokenizer, folder, texts=texts, say=say)
-        origin = read_task_origin(source.run, is_checkpoint=source.checkpoint is not None)
-        write_text(folder / CARD_FILE, build_retriever_card(name, model, origin, comparison, options.card))
-        copy_settings(source.run, folder)
-        return asdict(comparison)
-
-    return write
-
-
-def _prepare_retriever_graph(source: ExportSource, options: ExportOptions) -> _Write:
-    if options.purpose is not None:
-        raise InputError(f"--for is for encoders, and {source.folder} is a retriever of its own kind; leave it out")
-    model, tokenizer = TaskModel.from_pretrained(source.folder), load_tokenizer(source.folder)
-
-    def write(folder: Path, name: str, texts: Sequence[str], say: Say) -> dict[str, Any]:
-        from maskwright.export.retriever import describe_texts
-        from maskwright.export.task_onnx import export_task_onnx
-
-        figures = export_task_onnx(model, tokenizer, folder, **options.versions, texts=texts, say=say)
-        facts = describe_task(model, read_task_origin(source.run, is_checkpoint=source.checkpoint is not None))
-        facts = {"Queries and documents": describe_texts(model)} | {
-            key: facts[key] for key in ("Fine-tuning", "Figures")
-        }
-        _write_onnx_card(folder, name, model, facts, figures, source, options)
-        return figures
-
-    return write
-
-
-def _describe_run(encoder: nn.Module, origin: Origin) -> dict[str, str]:
-    """Sections about the training of an encoder by their headings."""
-    return {"Training data": describe_data(origin), "Configuration": describe_settings(encoder, origin)}
-
-
-def _write_onnx_card(
-    folder: Path,
-    name: str,
-    model: ExportedModel,
-    facts: Mapping[str, str],
-    figures: Mapping[str, Any],
-    source: ExportSource,
-    options: ExportOptions,
-) -> None:
-    from maskwright.export.onnx_card import build_onnx_card
-
-    is_page = options.target == WEB
-    write_text(folder / CARD_FILE, build_onnx_card(name, model, folder, facts, figures, options.card, is_page))
-    copy_settings(source.run, folder)
-
-
-def _place_graphs(folder: Path, options: ExportOptions) -> Path:
-    from maskwright.export.onnx import MODEL_FOLDER
-
-    return folder / MODEL_FOLDER if options.target == WEB else folder
-
-
-def _prepare_detector(source: ExportSource, options: ExportOptions) -> _Write:
+def _prepare_detector(source: ExportSource, options: ExportOptions) -> Write:
     """The writer of a detector of replaced tokens."""
     detector = load_detector(source.folder, options.target, HUGGING_FACE)
     tokenizer, origin = load_tokenizer(source.folder), read_origin(source)
@@ -344,7 +171,7 @@ def _prepare_detector(source: ExportSource, options: ExportOptions) -> _Write:
     return write
 
 
-def _prepare_task(source: ExportSource, options: ExportOptions) -> _Write:
+def _prepare_task(source: ExportSource, options: ExportOptions) -> Write:
     """The writer of a fine-tuned model, which is loaded and found fit first."""
     check_task_target(options.target, (HUGGING_FACE, ONNX, WEB))
     model, tokenizer = TaskModel.from_pretrained(source.folder), load_tokenizer(source.folder)
@@ -354,16 +181,16 @@ def _prepare_task(source: ExportSource, options: ExportOptions) -> _Write:
         if options.target in GRAPHS:
             from maskwright.export.task_onnx import export_task_onnx
 
-            place = _place_graphs(folder, options)
+            place = place_graphs(folder, options)
             figures = export_task_onnx(model, tokenizer, place, **options.versions, texts=texts, say=say)
-            _write_onnx_card(folder, name, model, describe_task(model, origin), figures, source, options)
+            write_onnx_card(folder, name, model, describe_task(model, origin), figures, source, options)
             return figures
         return write_task_folder(model, tokenizer, folder, name, source.run, origin, options.card, texts, say)
 
     return write
 
 
-def _prepare(name: str, source: ExportSource, options: ExportOptions) -> _Write:
+def _prepare(name: str, source: ExportSource, options: ExportOptions) -> Write:
     """The same of a language model."""
     model, tokenizer = load_model(name, needs_head=options.target != SENTENCE_TRANSFORMERS)
 
@@ -387,10 +214,10 @@ def _write(
     if options.target in GRAPHS:
         from maskwright.export.onnx import export_onnx
 
-        place = _place_graphs(folder, options)
+        place = place_graphs(folder, options)
         figures = export_onnx(model, tokenizer, place, **options.versions, texts=texts, say=say)
-        facts = _describe_run(model.encoder, read_origin(source))
-        _write_onnx_card(folder, name, model, facts, figures, source, options)
+        facts = describe_run(model.encoder, read_origin(source))
+        write_onnx_card(folder, name, model, facts, figures, source, options)
         return figures
     for_sentences = options.target == SENTENCE_TRANSFORMERS
     export = export_sentence_transformers if for_sentences else export_huggingface
@@ -421,14 +248,6 @@ def _read_texts(sources: Sequence[SourceLike]) -> list[str]:
         return list(islice(read_sources(list(sources)), _MOST_TEXTS))
     share = DataConfig().validation_share
     return [text for text in read_python_documentation() if is_held_out(text, share)]
-
-
-def check_task_target(target: str, known: Sequence[str]) -> None:
-    if target not in known:
-        raise InputError(
-            f"--to {target} holds an encoder that was not fine-tuned for a task, and this model was; export it --to"
-            f" {' or --to '.join(known)}, or export the model it was made from"
-        )
 
 
 def write_task_folder(

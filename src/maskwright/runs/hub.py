@@ -10,7 +10,8 @@ from rich.console import Console
 
 from maskwright.errors import InputError, RunError
 from maskwright.runs.adapt import Adapted
-from maskwright.runs.export import HUGGING_FACE, SENTENCE_TRANSFORMERS, ExportOptions, export_model
+from maskwright.runs.export import export_model
+from maskwright.runs.export_options import HUGGING_FACE, SENTENCE_TRANSFORMERS, ExportOptions
 from maskwright.runs.finetune.finetune import FinishedTask
 from maskwright.runs.texts import Say
 from maskwright.suggestions import name_option

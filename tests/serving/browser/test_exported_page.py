@@ -16,7 +16,8 @@ from looking import PHONE, Page
 from maskwright.errors import InputError
 from maskwright.export.web import open_library
 from maskwright.objectives.masked_lm import MaskedLanguageModel
-from maskwright.runs.export import ExportOptions, export_model
+from maskwright.runs.export import export_model
+from maskwright.runs.export_options import ExportOptions
 from maskwright.tasks.heads import build_sequence_head, build_span_head, build_token_head
 from maskwright.tasks.model import TaskModel
 from maskwright.tasks.ner.token_classification import TokenClassification

@@ -57,11 +57,8 @@ class RerankFile:
     def describe(self) -> str:
         drawn = self.source.num_drawn
         tail = f"; {drawn:,} negatives of all were drawn from other queries" if drawn else ""
-        what = (
-            "queries with their documents"
-            if self.source.examples is self.examples
-            else "pairs of a query and a document"
-        )
+        is_grouped = isinstance(self.examples[0], RetrievalExample)
+        what = "queries with their documents" if is_grouped else "pairs of a query and a document"
         return f"{len(self.examples):,} {what} of {self.path}{tail}"
 
     def check_same_form(self, other: RerankFile) -> None:
@@ -222,7 +219,7 @@ class ListReranking(ScoreReranking):
         answers, is_asked = logits[:, ::size].float(), find_asked(targets)[:, ::size]
         losses = -answers.log_softmax(-1)[..., 0]
         loss = losses.masked_fill(~is_asked, 0.0).sum()
-        hits = ((answers.argmax(-1) == 0) & is_asked).sum().double()
+        hits = ((answers[..., :1] > answers[..., 1:]).all(-1) & is_asked).sum().double()
         return LossSums(size * loss[None], size * is_asked.sum()[None], size * hits[None])
 
     def compute_metrics(self, sums: Sequence[float]) -> Scores:
@@ -230,8 +227,8 @@ class ListReranking(ScoreReranking):
         return {"loss": loss_sum / (count or math.nan), "accuracy": num_hits / (count or math.nan)}
 
     def score_answers(self, answers: Tensor, targets: Tensor, examples: Sequence[Any]) -> Scores:
-        """The reciprocal rank of the document that answers, among those of its query."""
-        ranks = 1 + (answers[:, 1:] > answers[:, :1]).sum(-1)
+        """The reciprocal rank of the document that answers, among those of its query; the last of equal ones."""
+        ranks = 1 + (answers[:, 1:] >= answers[:, :1]).sum(-1)
         return {f"mrr@{_MRR_AT}": float(torch.where(ranks <= _MRR_AT, 1.0 / ranks, 0.0).mean())}
 
     def prepare_head(self, output: nn.Linear, targets: Tensor) -> None:
