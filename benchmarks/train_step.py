@@ -36,6 +36,7 @@ from keras_side import measure_keras, read_versions
 from step_sides import FAMILIES, RATIO, Ours, Peer, build_peer_model, compare_losses, make_documents
 
 from maskwright.models.modernbert import ModernBertConfig
+from maskwright.training.compute.device import keeping_freed_memory
 
 TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 2e-2, "fp8": 2e-2}
 """How far the two losses of a step may be apart, as a share of the loss."""
@@ -66,6 +67,13 @@ def measure_second_peer(dropout: float, arguments: argparse.Namespace) -> dict[s
 
 def measure(name: str, is_compiled: bool, dropout: float, arguments: argparse.Namespace) -> dict[str, Any]:
     free_memory()
+    if name != "maskwright":
+        return time_steps(name, is_compiled, dropout, arguments)
+    with keeping_freed_memory(torch.device(arguments.device)):  # as the trainer does
+        return time_steps(name, is_compiled, dropout, arguments)
+
+
+def time_steps(name: str, is_compiled: bool, dropout: float, arguments: argparse.Namespace) -> dict[str, Any]:
     side = SIDES[name](arguments, is_compiled, dropout)
     batches = side.make_batches(arguments.texts, NUM_WARM_UP + arguments.steps)
     begun = time.perf_counter()

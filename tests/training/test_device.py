@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import resource
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,7 @@ from maskwright.sections.training import TrainingConfig
 from maskwright.training.compute import device as device_module
 from maskwright.training.compute import precision, trial
 from maskwright.training.compute.compiling import should_compile, should_record
-from maskwright.training.compute.device import choose_device
+from maskwright.training.compute.device import choose_device, keeping_freed_memory
 from maskwright.training.compute.parallel import place_model
 from maskwright.training.distributed.world import World
 from tiny_bert import build_tiny_bert
@@ -222,3 +224,20 @@ def test_parts_of_a_model_are_not_for_processes_that_share_a_gpu(monkeypatch: py
     model: Any = torch.nn.Linear(1, 1)
     with pytest.raises(InputError, match="parallel=fsdp needs a GPU for each process"):
         place_model(model, precision.Precision("fp32"), many, torch.device("cuda"), "fsdp", "fp32")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left as they are")
+def test_a_step_on_a_cpu_reuses_the_memory_of_the_last_one() -> None:
+    def count_faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(num_pages, resource.getpagesize() // 4)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    def count_resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    num_pages = 12_000
+    with keeping_freed_memory(CPU):
+        assert min(count_faults() for _ in range(4)) < num_pages / 10
+        resident = count_resident()
+    assert count_resident() < resident - num_pages / 2, "it is given back in the end"

@@ -38,6 +38,7 @@ from maskwright.training.batches import (
 from maskwright.training.checkpoint_parts import PartContents, prepare_parts
 from maskwright.training.checkpoint_writer import CheckpointWriter, LateWrites
 from maskwright.training.checkpoints import CheckpointContents, Retention
+from maskwright.training.compute.device import keeping_freed_memory
 from maskwright.training.distributed.world import agree
 from maskwright.training.engine import Engine
 from maskwright.training.held_out import Evaluation, evaluate, evaluate_parts
@@ -154,7 +155,7 @@ class TrainingLoop:
         self._begin(train, validation, epochs, initial_epoch)
         if self.engine.is_recorded:
             train = pad_to_few_shapes(train)
-        with ExitStack() as stack:
+        with keeping_freed_memory(self.engine.device), ExitStack() as stack:
             stack.callback(self._finish_files)
             for callback in self._callbacks:
                 stack.callback(callback.close)

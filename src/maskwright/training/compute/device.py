@@ -1,7 +1,9 @@
-"""The device to compute on, and a context for evaluation mode."""
+"""The device to compute on, and contexts for evaluation mode and for the memory of a CPU."""
 
 from __future__ import annotations
 
+import ctypes
+import platform
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,13 @@ from torch import nn
 from maskwright.errors import InputError, InputWarning
 from maskwright.training.compute.trial import find_trouble
 from maskwright.training.distributed.world import choose_gpu, is_launched
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt(3)."""
+_LARGEST_KEPT = 1 << 27
+"""Bytes of a block: larger ones are too few to be reused well."""
+_USUAL_LARGEST = 1 << 25
+"""What glibc's own threshold grows to when large blocks are freed; that for trimming grows to twice as much."""
 
 
 def choose_device(name: str, setting: str = "training.device") -> torch.device:
@@ -59,3 +68,23 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for part in changed:
             part.training = True
+
+
+@contextmanager
+def keeping_freed_memory(device: torch.device) -> Iterator[None]:
+    """Inside the block, tensors that a step on a CPU frees leave their memory to those of the next step.
+
+    glibc would give it back to the system, which has to clear it for every step anew. Elsewhere nothing changes.
+    """
+    if device.type != "cpu" or platform.libc_ver()[0] != "glibc":
+        yield
+        return
+    library = ctypes.CDLL(None)
+    library.mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
+    library.mallopt(_TRIM_THRESHOLD, torch.iinfo(torch.int32).max)
+    try:
+        yield
+    finally:
+        library.mallopt(_MMAP_THRESHOLD, _USUAL_LARGEST)
+        library.mallopt(_TRIM_THRESHOLD, 2 * _USUAL_LARGEST)
+        library.malloc_trim(0)
