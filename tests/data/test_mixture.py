@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maskwright.data.loader import PackedLoader
-from maskwright.data.mixture import MixedOrder, MixingSource, Mixture
+from maskwright.data.mixture import MOST_PASSES, MixedOrder, MixingSource, Mixture
 from maskwright.data.shards import StoresInMemory
 from maskwright.data.store import TokenStore
 
@@ -86,7 +86,8 @@ def test_any_stretch_is_found_without_those_before_it(sizes, alpha, until, epoch
     assert found.T.tolist() == whole.locate(0, whole.num_rows).T.tolist()[start:stop]
     assert abs(whole.num_rows - sum(sizes)) <= len(sizes) * 3, "an epoch is as long as all sources together"
     rows = Counter(map(tuple, whole.locate(0, whole.num_rows).T.tolist()))
-    assert max(rows.values()) == 1, "the number of the pass tells rows apart"
+    most = -(-whole.num_rows // MOST_PASSES)  # one, but for a source of a row or two that is alone for long
+    assert max(rows.values(), default=0) <= most, "the number of the pass tells rows apart"
 
 
 def build_loader(**options):

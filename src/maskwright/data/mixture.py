@@ -21,7 +21,7 @@ _SHARE_BITS = 30
 _BLOCK_ROWS = 2048
 """Rows that are shuffled together, of all sources."""
 _GOLDEN_SHARE = 0x9E3779B9
-_MOST_PASSES = 64
+MOST_PASSES = 64
 """Numbers of passes that masks tell apart within an epoch."""
 
 
@@ -155,7 +155,7 @@ class MixedOrder:
                 if offset < num_rows:
                     shuffled = self._shuffle(num_rows, self._seed, shard, number)
                     rows = shuffled[offset : offset + last - first]
-                    passes = (number - self._first_passes[source]) % _MOST_PASSES
+                    passes = (number - self._first_passes[source]) % MOST_PASSES
                     found.append(np.stack([np.full_like(rows, shard), rows, np.full_like(rows, passes)]))
                     first += len(rows)
                     offset += len(rows)
