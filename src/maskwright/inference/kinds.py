@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from maskwright.errors import InputError
 from maskwright.inference.classify import CLASSIFYING_TASKS, Classify
@@ -25,6 +29,8 @@ from maskwright.inference.qa import AnswerQuestions
 from maskwright.inference.runner import Kind
 from maskwright.inference.sparse import EmbedSparse
 from maskwright.inference.zero_shot import ZeroShot
+from maskwright.models.files.model_folder import read_config, resolve_folder
+from maskwright.models.transformers_model import is_foreign
 from maskwright.suggestions import suggest
 from maskwright.tasks.heads import TEXT_ROLES
 from maskwright.tasks.ner.token_classification import TokenClassification
@@ -186,3 +192,15 @@ def read_options(given: Mapping[str, Any], kind: str, recipe: Recipe) -> dict[st
             raise InputError(f"'{name}' is another name of '{ours}', and both are given; keep one of them")
         options[ours] = value
     return options
+
+
+def outline_kind(name: str, model: str | Path, **options: Any) -> Kind[Any, Any]:
+    """A kind of prediction around a named model without its weights: what it asks and how its answers look."""
+    habit, folder = find_habit(name), resolve_folder(model)
+    recipe = RECIPES[habit.kind]
+    # transformers builds those of its own; they are read, and let go of.
+    with nullcontext() if is_foreign(read_config(folder)) else torch.device("meta"):
+        loaded = recipe.load(folder, None)
+    kind = recipe.make(*loaded, **{**habit.defaults, **read_options(options, name, recipe)})
+    kind.module.to("meta")
+    return kind

@@ -11,11 +11,10 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, Generic
 
 import torch
@@ -45,8 +44,6 @@ from maskwright.inference.precision import (
 from maskwright.inference.runner import Answer, Item, Kind, Name, Prepared, run_windows
 from maskwright.inference.zero_shot import ZeroShot
 from maskwright.models.any_encoder import find_hidden_size
-from maskwright.models.files.model_folder import read_config, resolve_folder
-from maskwright.models.transformers_model import is_foreign
 from maskwright.objectives.masked_lm import MaskedLanguageModel
 from maskwright.training.compute.device import choose_device
 
@@ -369,18 +366,6 @@ def pipeline(
         return make(**{**options, **read_options(more, name, recipe)})
 
     return Pipeline(built, batch_tokens, remake, habit.shape, habit.lists_single, chosen, compilation)
-
-
-def outline_kind(name: str, model: str | Path, **options: Any) -> Kind[Any, Any]:
-    """A kind of prediction around a named model without its weights: what it asks and how its answers look."""
-    habit, folder = find_habit(name), resolve_folder(model)
-    recipe = RECIPES[habit.kind]
-    # transformers builds those of its own; they are read, and let go of.
-    with nullcontext() if is_foreign(read_config(folder)) else torch.device("meta"):
-        loaded = recipe.load(folder, None)
-    kind = recipe.make(*loaded, **{**habit.defaults, **read_options(options, name, recipe)})
-    kind.module.to("meta")
-    return kind
 
 
 def _name_device(device: str | int | torch.device | None) -> str:

@@ -72,7 +72,8 @@ def gather_labelled(hidden: Tensor, labels: Tensor, capacity: int | None = None)
     if capacity is None:
         index = torch.nonzero(is_labelled).flatten()
         slot_labels = flat_labels[index]
-        if hidden.dtype == torch.bfloat16:  # oneDNN prepares its products for every number of rows
+        if hidden.device.type == "cpu" and hidden.dtype == torch.bfloat16:
+            # oneDNN prepares its products for every number of rows
             num_empty = -len(index) % _ALIGNMENT
             index, slot_labels = F.pad(index, (0, num_empty)), F.pad(slot_labels, (0, num_empty), value=IGNORED_LABEL)
         return hidden.flatten(0, 1).index_select(0, index), slot_labels

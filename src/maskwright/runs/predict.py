@@ -18,9 +18,9 @@ from torch import nn
 from maskwright.errors import InputError, InputWarning
 from maskwright.inference.answers import MOST_SHOWN, Answers
 from maskwright.inference.kept_answers import KeptAnswers, keep_answers
-from maskwright.inference.kinds import resolve_kind
+from maskwright.inference.kinds import outline_kind, resolve_kind
 from maskwright.inference.outputs import VECTORS, AnswerColumns, check_output
-from maskwright.inference.pipeline import Pipeline, describe_gaps, outline_kind, pipeline
+from maskwright.inference.pipeline import Pipeline, describe_gaps, pipeline
 from maskwright.inference.precision import Compile
 from maskwright.models.files.model_folder import resolve_folder
 from maskwright.ownership import owning
